@@ -1,0 +1,244 @@
+"""The log as files: Avro object container segments, one folder a topic partition, offsets kept.
+
+Layout: ``<root>/<topic>/<partition>/<first offset, 20 digits>.avro``; each datum is one record with offset, time,
+key, value and headers. A segment is closed when it is large; a torn tail (a crash while writing) is cut on open.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import fastavro
+from fastavro.write import Writer
+
+from schemas import Event
+from streams.log import Cursor, LogGap, Place, Record, as_record, now_ms
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+SYNC_BYTES = 256 * 1024
+CODEC = "zstandard"
+RECORD_SCHEMA = fastavro.parse_schema({
+    "type": "record", "name": "ArchivedRecord", "namespace": "rods.archive", "fields": [
+        {"name": "offset", "type": "long"},
+        {"name": "timestamp_ms", "type": "long"},
+        {"name": "key", "type": ["null", "bytes"]},
+        {"name": "value", "type": ["null", "bytes"]},
+        {"name": "headers", "type": {"type": "array", "items": {
+            "type": "record", "name": "Header", "fields": [
+                {"name": "name", "type": "string"}, {"name": "value", "type": ["null", "bytes"]}]}}},
+    ],
+})
+
+
+def segments(folder: Path) -> list[Path]:
+    """Segment files of one partition in offset order."""
+    return sorted(folder.glob("*.avro"))
+
+
+def sound_length(path: Path) -> tuple[int, int]:
+    """Bytes of whole blocks in a segment and the offset behind its last whole record (or its first offset).
+
+    A file whose header is torn has length 0.
+    """
+    next_offset = int(path.stem)
+    with path.open("rb") as file:
+        end = 0
+        try:
+            for block in fastavro.block_reader(file):
+                for datum in block:
+                    next_offset = datum["offset"] + 1
+                end = block.offset + block.size
+            return end or file.tell(), next_offset
+        except (EOFError, ValueError, IndexError):
+            return end, next_offset
+
+
+def read_segment(path: Path, place: Place, from_offset: int) -> Iterator[Record]:
+    """Records of a segment at and behind an offset; a torn tail ends it quietly."""
+    with path.open("rb") as file:
+        try:
+            for datum in fastavro.reader(file):
+                if datum["offset"] >= from_offset:
+                    headers = tuple((header["name"], header["value"]) for header in datum["headers"])
+                    yield Record(place.topic, place.partition, datum["offset"], datum["timestamp_ms"], datum["key"],
+                                 datum["value"], headers)
+        except (EOFError, ValueError, IndexError):
+            return
+
+
+class _Lane:
+    """The open end of one partition."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._file: io.BufferedRandom | None = None
+        self._writer: Writer | None = None
+        self.next_offset = 0
+        for path in reversed(segments(folder)):
+            length, self.next_offset = sound_length(path)
+            if length:
+                os.truncate(path, length)
+                break
+            path.unlink()
+
+    def write(self, record: Record) -> None:
+        if record.offset != self.next_offset:
+            raise LogGap(f"archive {self._folder}: offset {record.offset} does not follow {self.next_offset - 1}")
+        if self._file is None or self._file.tell() > SEGMENT_BYTES:
+            self._open()
+        self._writer.write({
+            "offset": record.offset, "timestamp_ms": record.timestamp_ms, "key": record.key, "value": record.value,
+            "headers": [{"name": name, "value": value} for name, value in record.headers],
+        })
+        self.next_offset = record.offset + 1
+
+    def _open(self) -> None:
+        self.close()
+        last = segments(self._folder)[-1:]
+        fresh = not last or last[0].stat().st_size > SEGMENT_BYTES
+        path = self._folder / f"{self.next_offset:020d}.avro" if fresh else last[0]
+        self._file = path.open("a+b")
+        self._writer = Writer(self._file, RECORD_SCHEMA, codec=CODEC, sync_interval=SYNC_BYTES)
+
+    def sync(self) -> None:
+        if self._writer is not None:
+            self._writer.flush()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        if self._file is not None:
+            self.sync()
+            self._file.close()
+        self._file = self._writer = None
+
+
+class ArchiveLog:
+    """A log in a folder. One writer at a time; readers may follow a writer in another process.
+
+    Args:
+        root: the archive folder.
+        partitions: number of partitions by topic; taken from the folder if not given.
+        clock: stamps events, milliseconds since 1970.
+    """
+
+    def __init__(self, root: Path, partitions: Mapping[str, int] | None = None, clock: Callable[[], int] = now_ms) -> None:
+        self._root = root
+        self._partitions = dict(partitions) if partitions is not None else partitions_in(root)
+        self._clock = clock
+        self._lanes: dict[Place, _Lane] = {}
+        self._loaded: dict[Place, tuple[Path, int, Iterator[Record]]] = {}
+
+    @property
+    def partitions(self) -> Mapping[str, int]:
+        """Number of partitions by topic."""
+        return self._partitions
+
+    def folder(self, place: Place) -> Path:
+        """Where one partition lies."""
+        return self._root / place.topic / str(place.partition)
+
+    def _lane(self, place: Place) -> _Lane:
+        if place not in self._lanes:
+            self._lanes[place] = _Lane(self.folder(place))
+        return self._lanes[place]
+
+    def append(self, events: Sequence[Event]) -> None:
+        for record in [as_record(event, self._partitions, self._clock) for event in events]:
+            self._lane(record.place).write(replace(record, offset=self._lane(record.place).next_offset))
+        self.sync()
+
+    def append_raw(self, record: Record) -> None:
+        self._lane(record.place).write(replace(record, offset=self._lane(record.place).next_offset))
+        self.sync()
+
+    def mirror(self, records: Iterable[Record]) -> None:
+        """Write records with the offsets they have elsewhere; call :meth:`sync` to make them durable.
+
+        Raises:
+            LogGap: an offset does not follow the last one.
+        """
+        for record in records:
+            self._lane(record.place).write(record)
+
+    def sync(self) -> None:
+        """Flush and fsync every partition that was written."""
+        for lane in self._lanes.values():
+            lane.sync()
+
+    def next_offsets(self) -> dict[Place, int]:
+        """Where the next record of each partition belongs; cuts torn tails."""
+        places = [Place(topic, number) for topic, count in self._partitions.items() for number in range(count)]
+        return {place: self._lane(place).next_offset for place in places}
+
+    def read(self, cursor: Cursor, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found: list[Record] = []
+            for place, offset in sorted(cursor.items()):
+                found += self._take(place, offset, max_records - len(found))
+            if found or time.monotonic() >= deadline:
+                return found
+            time.sleep(min(0.02, timeout_s))
+
+    def _take(self, place: Place, offset: int, most: int) -> list[Record]:
+        taken: list[Record] = []
+        while len(taken) < most:
+            path, position, records = self._loaded.get(place, (None, -1, iter(())))
+            if position != offset:
+                path = self._segment_holding(place, offset)
+                if path is None:
+                    break
+                records = read_segment(path, place, offset)
+            record = next(records, None)
+            if record is None:
+                self._loaded.pop(place, None)
+                path = self._segment_holding(place, offset)
+                record = next(read_segment(path, place, offset), None) if path else None
+                if record is None:
+                    break
+                continue
+            if record.offset != offset:
+                raise LogGap(f"archive {self.folder(place)}: offsets {offset} to {record.offset - 1} are missing")
+            taken.append(record)
+            offset += 1
+            self._loaded[place] = (path, offset, records)
+        return taken
+
+    def _segment_holding(self, place: Place, offset: int) -> Path | None:
+        files = segments(self.folder(place))
+        if files and int(files[0].stem) > offset:
+            raise LogGap(f"archive {self.folder(place)}: offsets {offset} to {int(files[0].stem) - 1} are missing")
+        return next((path for path in reversed(files) if int(path.stem) <= offset), None)
+
+    def end_offsets(self, topics: Iterable[str]) -> dict[Place, int]:
+        ends = {}
+        for topic in topics:
+            for number in range(self._partitions.get(topic, 0)):
+                place = Place(topic, number)
+                files = segments(self.folder(place))
+                ends[place] = sound_length(files[-1])[1] if files else 0
+        return ends
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            lane.close()
+        self._lanes = {}
+        self._loaded = {}
+
+
+def partitions_in(root: Path) -> dict[str, int]:
+    """Number of partitions by topic, from the folders of an archive.
+
+    Raises:
+        FileNotFoundError: there is no archive.
+    """
+    if not root.is_dir():
+        raise FileNotFoundError(f"no archive at {root}")
+    return {topic.name: sum(part.is_dir() for part in topic.iterdir()) for topic in sorted(root.iterdir()) if topic.is_dir()}

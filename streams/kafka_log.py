@@ -1,0 +1,152 @@
+"""The log on any broker that speaks Kafka's protocol, through confluent-kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from schemas import Event
+from streams.connection import Connection
+from streams.embedded_broker import true_end_offsets
+from streams.log import Cursor, LogGap, LogUnavailable, Place, Record, as_record, now_ms
+from streams.topics import partitions_of
+
+FLUSH_DEADLINE_S = 35.0
+TRANSIENT = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
+
+
+class KafkaLog:
+    """Append and read through one producer and one group-less consumer, each made on first use. Not thread-safe.
+
+    Args:
+        connection: the broker.
+        clock: stamps events, milliseconds since 1970.
+        broker_silence_s: how long an unreachable broker is borne while reading.
+    """
+
+    def __init__(self, connection: Connection, clock: Callable[[], int] = now_ms, broker_silence_s: float = 30.0) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._partitions = partitions_of(connection)
+        self._producer: Producer | None = None
+        self._consumer: Consumer | None = None
+        self._positions: dict[Place, int] = {}
+        self._failures: list[str] = []
+        self._broker_silence_s = broker_silence_s
+        self._silent_since = 0.0
+
+    def append(self, events: Sequence[Event]) -> None:
+        records = [as_record(event, self._partitions, self._clock) for event in events]
+        for record in records:
+            self._send(record)
+        self._flush(f"{len(records)} events, last {type(events[-1]).__name__} {events[-1].event_id}" if events else "nothing")
+
+    def append_raw(self, record: Record) -> None:
+        self._send(record)
+        self._flush(f"one record to {record.topic}-{record.partition}")
+
+    def send_at(self, records: Sequence[Record]) -> list[int]:
+        """Write records with their own times and return the offsets they got, in order; used to restore.
+
+        Raises:
+            LogUnavailable: not acknowledged in time.
+        """
+        offsets = [-1] * len(records)
+        for index, record in enumerate(records):
+            self._send(record, lambda message, index=index: offsets.__setitem__(index, message.offset()))
+        self._flush(f"{len(records)} records")
+        return offsets
+
+    def _send(self, record: Record, delivered: Callable[[Message], None] | None = None) -> None:
+        if self._producer is None:
+            self._producer = Producer(self._connection.producer_settings())
+
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                self._failures.append(f"{message.topic()}-{message.partition()}: {error.str()}")
+            elif delivered is not None:
+                delivered(message)
+
+        values = {
+            "topic": self._connection.full_name(record.topic), "partition": record.partition, "key": record.key,
+            "value": record.value, "timestamp": record.timestamp_ms, "headers": list(record.headers),
+            "on_delivery": on_delivery,
+        }
+        while True:
+            try:
+                self._producer.produce(**values)
+                return
+            except BufferError:
+                self._producer.poll(0.05)
+            except KafkaException as error:
+                raise LogUnavailable(f"{record.topic}-{record.partition}: record refused: {error}") from error
+
+    def _flush(self, what: str) -> None:
+        left = self._producer.flush(FLUSH_DEADLINE_S) if self._producer else 0
+        failures, self._failures = self._failures, []
+        if left or failures:
+            reason = failures[0] if failures else f"{left} records not acknowledged in {FLUSH_DEADLINE_S:.0f} s"
+            raise LogUnavailable(
+                f"broker {self._connection.bootstrap_servers} did not take {what}: {reason}; is it running? "
+                "Writing the same events again is harmless"
+            )
+
+    def read(self, cursor: Cursor, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
+        if not cursor:
+            return []
+        self._seek(cursor)
+        try:
+            messages = self._consumer.consume(1, timeout_s)
+            messages += self._consumer.consume(max_records - 1, 0.0) if messages else []
+        except KafkaException as error:
+            raise LogUnavailable(f"broker {self._connection.bootstrap_servers}: {error}") from error
+        records = [self._record(message) for message in messages if not self._is_error(message)]
+        for record in records:
+            self._positions[record.place] = record.offset + 1
+        return records
+
+    def _seek(self, cursor: Cursor) -> None:
+        if self._consumer is None:
+            self._consumer = Consumer(self._connection.consumer_settings())
+        if dict(cursor) != self._positions:
+            self._consumer.assign([
+                TopicPartition(self._connection.full_name(place.topic), place.partition, offset)
+                for place, offset in cursor.items()
+            ])
+            self._positions = dict(cursor)
+
+    def _is_error(self, message: Message) -> bool:
+        error = message.error()
+        if error is None:
+            self._silent_since = 0.0
+            return False
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise LogGap(f"{message.topic()}-{message.partition()}: {error.str()}; the broker no longer holds these offsets")
+        if error.code() not in TRANSIENT:
+            raise LogUnavailable(f"{message.topic()}-{message.partition()}: {error.str()}")
+        self._silent_since = self._silent_since or time.monotonic()
+        if time.monotonic() - self._silent_since > self._broker_silence_s:
+            raise LogUnavailable(
+                f"broker {self._connection.bootstrap_servers} is gone for {self._broker_silence_s:.0f} s: {error.str()}")
+        return True
+
+    def _record(self, message: Message) -> Record:
+        return Record(
+            message.topic().removeprefix(self._connection.prefix), message.partition(), message.offset(),
+            message.timestamp()[1], message.key(), message.value(), tuple(message.headers() or ()),
+        )
+
+    def end_offsets(self, topics: Iterable[str]) -> dict[Place, int]:
+        places = [Place(self._connection.full_name(t), n) for t in topics for n in range(self._partitions[t])]
+        ends = true_end_offsets(self._connection.settings(), places)
+        return {Place(p.topic.removeprefix(self._connection.prefix), p.partition): end for p, end in sorted(ends.items())}
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+        if self._producer is not None:
+            self._producer.flush(FLUSH_DEADLINE_S)
+        self._consumer = self._producer = None
+        self._positions = {}

@@ -1,0 +1,107 @@
+"""Keeps the pools of the assigned partitions: folds records, says what is due. No Faust, no Kafka here.
+
+The Faust agents hand every record to :meth:`PoolKeeper.hear` and send what it returns. At start the keeper folds the
+topics themselves, so no fault of a table, a changelog or a committed offset can change a decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from schemas import Event, Undecodable
+from schemas.events import Cursor, DeadLettered
+from streams.decide import decide
+from streams.log import Log, Place, Record
+from streams.pool import Pool, apply, initial
+from streams.reader import dead_letter, event_of
+from streams.rows import PoolRow, row_of, touched
+
+INPUT_TOPICS = ("runs", "tasks", "rollouts", "synthesis-outcomes", "steps")
+OUTPUT_TOPICS = ("batches", "boundary-signals", "retirements")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one record led to: events to send in order, and rows that changed."""
+
+    say: tuple[Event | DeadLettered, ...] = ()
+    rows: tuple[PoolRow, ...] = ()
+
+
+@dataclass(slots=True)
+class PoolKeeper:
+    """Pools by partition and run.
+
+    Attributes:
+        pools: the fold of each run, by partition.
+        cursors: next offset of each input partition.
+        num_heard: records heard, duplicates included.
+    """
+
+    pools: dict[int, dict[str, Pool]] = field(default_factory=dict)
+    cursors: dict[Place, int] = field(default_factory=dict)
+    num_heard: int = 0
+
+    def refold(self, log: Log, partitions: Iterable[int], timeout_s: float = 60.0) -> None:
+        """Fold the given partitions of every decision topic from their beginning.
+
+        Raises:
+            streams.log.LogUnavailable: the log cannot be read.
+        """
+        for number in sorted(partitions):
+            self.pools[number] = {}
+            ends = {p: end for p, end in log.end_offsets(INPUT_TOPICS + OUTPUT_TOPICS).items() if p.partition == number}
+            cursor = dict.fromkeys(ends, 0)
+            while any(cursor[place] < end for place, end in ends.items()):
+                for record in log.read(cursor, timeout_s=timeout_s):
+                    cursor[record.place] = record.offset + 1
+                    self._fold_record(record)
+
+    def forget(self, partitions: Iterable[int]) -> None:
+        """Drop partitions that another worker keeps now."""
+        for number in partitions:
+            self.pools.pop(number, None)
+
+    def _fold_record(self, record: Record) -> Event | None:
+        if record.topic in INPUT_TOPICS:
+            self.cursors[record.place] = max(self.cursors.get(record.place, 0), record.offset + 1)
+        try:
+            event = event_of(record)
+        except Undecodable:
+            return None
+        self._fold(record.partition, event)
+        return event
+
+    def _fold(self, partition: int, event: Event) -> None:
+        runs = self.pools.setdefault(partition, {})
+        runs[event.run_id] = apply(runs.get(event.run_id, initial()), event)
+
+    def hear(self, record: Record) -> Heard:
+        """Fold one record and say what is due; a record that cannot be used becomes a dead letter."""
+        self.num_heard += 1
+        try:
+            event_of(record)
+        except Undecodable as error:
+            self.cursors[record.place] = max(self.cursors.get(record.place, 0), record.offset + 1)
+            run_id = (record.key or b"").decode(errors="replace")
+            return Heard(say=(dead_letter(record, error, run_id, "pool"),))
+        event = self._fold_record(record)
+        due = self.due(record.partition, event.run_id)
+        return Heard(say=tuple(due), rows=self._rows(record.partition, event.run_id, (event, *due)))
+
+    def due(self, partition: int, run_id: str) -> list[Event]:
+        """Decide for one run and fold what was decided."""
+        cursor = tuple(
+            Cursor(topic=place.topic, partition=place.partition, next_offset=offset)
+            for place, offset in sorted(self.cursors.items()) if place.partition == partition
+        )
+        events = decide(self.pools[partition][run_id], cursor)
+        for event in events:
+            self._fold(partition, event)
+        return events
+
+    def _rows(self, partition: int, run_id: str, events: Iterable[Event]) -> tuple[PoolRow, ...]:
+        pool = self.pools[partition][run_id]
+        changed = dict.fromkeys(task_id for event in events for task_id in touched(event))
+        return tuple(row_of(pool, task_id) for task_id in changed if task_id in pool.tasks)

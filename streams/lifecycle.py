@@ -1,0 +1,175 @@
+"""Who enters and who leaves the pool at an epoch boundary. Pure.
+
+Order (each step sees the result of the one before): read observations, burn-in, drift, stale, prune, inject. Rules and
+constants: RODS (arXiv 2606.19047), sections on the replay buffer; open points are settings of ``PoolConfig``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from schemas.events import Evidence, Origin, RetireReason, StageStarted
+from streams.pool import Pool, PoolTask
+
+
+@dataclass(frozen=True, slots=True)
+class Retirement:
+    """A task that leaves and why."""
+
+    task_id: str
+    reason: RetireReason
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDecision:
+    """The pool of one epoch."""
+
+    injected: tuple[str, ...]
+    retired: tuple[Retirement, ...]
+    order: tuple[str, ...]
+    num_human: int
+    num_generated: int
+    num_queued: int
+
+
+def seeds_of(pool: Pool, stage: StageStarted) -> list[str] | None:
+    """Human tasks of a stage in seeding order, or ``None`` while some have not been heard."""
+    if stage.task_ids:
+        return list(stage.task_ids) if all(task_id in pool.tasks for task_id in stage.task_ids) else None
+    human = [task for task in pool.tasks.values() if task.origin is Origin.HUMAN]
+    return [task.task_id for task in sorted(human, key=lambda task: task.position)]
+
+
+def live_generated(pool: Pool) -> list[str]:
+    """Generated tasks of the last planned epoch, in order of their signals."""
+    if pool.last_epoch < 0:
+        return []
+    tasks = [pool.tasks[task_id] for task_id in pool.epochs[pool.last_epoch].order if task_id in pool.tasks]
+    generated = [task for task in tasks if task.origin is Origin.GENERATED]
+    return [task.task_id for task in sorted(generated, key=lambda task: task.position)]
+
+
+def queue_of(pool: Pool) -> list[str]:
+    """Generated tasks that were neither injected nor retired, in injection order."""
+    injected = {task_id for plan in pool.epochs.values() for task_id in plan.injected}
+    waiting = [
+        task for task in pool.tasks.values()
+        if task.origin is Origin.GENERATED and task.task_id not in injected and task.task_id not in pool.retired
+    ]
+    return [task.task_id for task in sorted(waiting, key=lambda task: _queue_key(task, pool))]
+
+
+def _queue_key(task: PoolTask, pool: Pool) -> tuple:
+    if pool.config.queue_order == "freshest":
+        return (-task.position[0], *task.position[1:])
+    return task.position
+
+
+def drift_reason(observations: Sequence[Evidence], pool: Pool, epoch: int) -> RetireReason | None:
+    """Why a task that is in training should leave, or ``None``.
+
+    Args:
+        observations: its evidence ordered by step.
+        pool: settings and plans.
+        epoch: the epoch being planned.
+    """
+    config = pool.config
+    means = [evidence.mean for evidence in observations]
+    low, high = config.alpha_low - config.zone_slack, config.alpha_retire + config.zone_slack
+    trial = config.burn_in_observations
+    if trial and len(means) <= trial and len(means) == trial and all(mean < low for mean in means):
+        return RetireReason.BURN_IN
+    if len(means) >= config.mastered_observations and all(mean > high for mean in means[-config.mastered_observations:]):
+        return RetireReason.MASTERED
+    if len(means) >= config.hard_observations and all(mean < low for mean in means[-config.hard_observations:]):
+        return RetireReason.HARD
+    if config.stale_epochs and means and epoch - _epoch_of(pool, observations[-1].step) > config.stale_epochs:
+        return RetireReason.STALE
+    return None
+
+
+def _epoch_of(pool: Pool, step: int) -> int:
+    batch = pool.batches.get(step)
+    return batch.epoch if batch else -1
+
+
+def pruned(live: Sequence[str], pool: Pool) -> list[str]:
+    """Tasks over the limit of live generated ones: lowest phi of the last observation first, older first among equals.
+
+    Tasks without an observation are never pruned.
+    """
+    excess = len(live) - pool.config.max_generated
+    if excess <= 0:
+        return []
+    observed = [task_id for task_id in live if pool.observations.get(task_id)]
+    ranked = sorted(observed, key=lambda t: (pool.observations[t][-1].phi, pool.tasks[t].position))
+    return ranked[:excess]
+
+
+def retirements(pool: Pool, epoch: int) -> list[Retirement]:
+    """Generated tasks that leave before an epoch: from training, then from the queue."""
+    if not pool.config.retirement:
+        return []
+    leaving: list[Retirement] = []
+    live = live_generated(pool)
+    for task_id in live:
+        reason = drift_reason(pool.observations.get(task_id, ()), pool, epoch)
+        if reason is not None:
+            leaving.append(Retirement(task_id, reason))
+    gone = {retirement.task_id for retirement in leaving}
+    staying = [task_id for task_id in live if task_id not in gone]
+    leaving += [Retirement(task_id, RetireReason.PRUNED) for task_id in pruned(staying, pool)]
+    if pool.config.queue_expiry_epochs:
+        leaving += [
+            Retirement(task_id, RetireReason.QUEUE_EXPIRED) for task_id in queue_of(pool)
+            if epoch - _epoch_of(pool, pool.tasks[task_id].position[0]) > pool.config.queue_expiry_epochs
+        ]
+    return leaving
+
+
+def unprotected_leaving(seeds: Sequence[str], pool: Pool, epoch: int) -> list[Retirement]:
+    """Human tasks that drift out, when the settings and the task allow it."""
+    if pool.config.protect_seeds or not pool.config.retirement:
+        return []
+    found = []
+    for task_id in seeds:
+        reason = drift_reason(pool.observations.get(task_id, ()), pool, epoch)
+        if reason is not None and reason is not RetireReason.BURN_IN and not pool.tasks[task_id].is_protected:
+            found.append(Retirement(task_id, reason))
+    return found
+
+
+def num_to_inject(num_queued: int, num_active: int, num_generated: int, pool: Pool) -> int:
+    """min(queue, floor(beta active), Pmax - live generated), never negative."""
+    if pool.config.static_pool:
+        return 0
+    cap = int(pool.config.injection_frac * num_active + pool.config.zone_slack)
+    return max(0, min(num_queued, cap, pool.config.max_generated - num_generated))
+
+
+def shuffled(task_ids: Sequence[str], seed: int, epoch: int) -> list[str]:
+    """A permutation that depends on seed, epoch and ids alone: ids sorted by a hash."""
+    return sorted(task_ids, key=lambda t: hashlib.sha256(f"{seed}\x1f{epoch}\x1f{t}".encode()).digest())
+
+
+def plan_epoch(pool: Pool, stage: StageStarted, epoch: int) -> EpochDecision | None:
+    """Who trains in an epoch, or ``None`` while seeds of the stage are missing."""
+    seeds = seeds_of(pool, stage)
+    if seeds is None:
+        return None
+    leaving = retirements(pool, epoch)
+    human = [task_id for task_id in seeds if task_id not in pool.retired]
+    leaving += unprotected_leaving(human, pool, epoch)
+    gone = {retirement.task_id for retirement in leaving}
+    human = [task_id for task_id in human if task_id not in gone]
+    generated = [task_id for task_id in live_generated(pool) if task_id not in gone]
+    queue = [task_id for task_id in queue_of(pool) if task_id not in gone]
+    num = num_to_inject(len(queue), len(human) + len(generated), len(generated), pool)
+    active = human + generated + queue[:num]
+    order = shuffled(active, pool.seed, epoch) if pool.config.shuffle else active
+    return EpochDecision(
+        injected=tuple(queue[:num]), retired=tuple(leaving), order=tuple(order), num_human=len(human),
+        num_generated=len(generated) + num, num_queued=len(queue) - num,
+    )

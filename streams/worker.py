@@ -1,0 +1,240 @@
+"""The Faust worker: agents that keep the pool as a table, detect the boundary and plan epochs and batches.
+
+``python -m streams.worker --bootstrap-servers HOST:PORT --datadir DIR`` runs one worker. The agents move records; what
+is decided stands in ``streams.decide``. The table is a cache: after recovery it is compared with the fold of the
+topics, and rows that differ are written again with the next event.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import fastavro
+import faust
+from faust.serializers import codecs
+
+from schemas import BY_NAME, Event, encode
+from streams.connection import Connection
+from streams.embedded_broker import patch_faust
+from streams.kafka_log import KafkaLog
+from streams.keeper import INPUT_TOPICS, Heard, PoolKeeper
+from streams.log import Record, now_ms
+from streams.processes import end_with_parent
+from streams.rows import ROW_SCHEMA, PoolRow, rows_of
+
+logger = logging.getLogger("rods.worker")
+CRASHED = 70
+
+
+class RowCodec(codecs.Codec):
+    """Table values as Avro bodies."""
+
+    def _dumps(self, obj: dict) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, ROW_SCHEMA, obj)
+        return out.getvalue()
+
+    def _loads(self, data: bytes) -> dict:
+        return fastavro.schemaless_reader(io.BytesIO(data), ROW_SCHEMA, None)
+
+
+codecs.register("rods-row", RowCodec())
+
+
+class TableRow(faust.Record, serializer="rods-row", include_metadata=False):
+    """A :class:`streams.rows.PoolRow` as Faust stores it."""
+
+    run_id: str
+    task_id: str
+    category: str
+    origin: str
+    state: str
+    reason: str
+    parent_task_id: str
+    root_task_id: str
+    generation: int
+    num_observations: int
+    last_step: int
+    first_mean: float | None
+    last_mean: float | None
+    last_variance: float | None
+    phi: float | None
+    zone: str
+    num_signals: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How one worker runs.
+
+    Attributes:
+        connection: the broker.
+        datadir: this worker's own folder.
+        app_id: Faust application; workers with the same one share the partitions.
+        ready_file: written when the pool is folded and the agents listen; none if empty.
+    """
+
+    connection: Connection
+    datadir: Path
+    app_id: str = "rods-pool"
+    ready_file: str = ""
+
+
+class PoolApp(faust.App):
+    """An app that ends when an agent fails: Faust would acknowledge the record and lose it."""
+
+    async def _on_agent_error(self, agent: faust.AgentT, error: BaseException) -> None:
+        logger.critical("agent %s failed: %r; the worker ends, the next one folds from the log", agent, error)
+        logging.shutdown()
+        os._exit(CRASHED)
+
+
+def create_app(settings: WorkerSettings) -> faust.App:
+    """The Faust app without agents."""
+    connection = settings.connection
+    patch_faust()
+    return PoolApp(
+        settings.app_id, broker=";".join(f"aiokafka://{s}" for s in connection.bootstrap_servers.split(",")),
+        datadir=str(settings.datadir), web_enabled=False, topic_disable_leader=True, store="memory://",
+        topic_replication_factor=connection.replication_factor, topic_partitions=connection.num_decision_partitions,
+        processing_guarantee="at_least_once", value_serializer="raw", key_serializer="raw",
+        consumer_auto_offset_reset="earliest", stream_wait_empty=False, broker_commit_interval=1.0,
+        broker_session_timeout=2 if connection.embedded else 10, broker_heartbeat_interval=0.4 if connection.embedded else 3,
+        broker_request_timeout=20, broker_rebalance_timeout=10 if connection.embedded else 60, table_standby_replicas=0,
+        stream_buffer_maxsize=16384, broker_max_poll_records=1000,
+    )
+
+
+class PoolWorker:
+    """Binds the keeper to Faust: assignment, agents, table, sends."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.settings = settings
+        self.connection = settings.connection
+        self.keeper = PoolKeeper()
+        self.app = create_app(settings)
+        self.table = self.app.Table(
+            "pool", partitions=self.connection.num_decision_partitions, key_type=str, value_type=TableRow)
+        self.turn = asyncio.Lock()
+        self.stale_rows: dict[int, list[PoolRow]] = {}
+        self.topics = {name: self.app.topic(self.connection.full_name(name), value_type=bytes, key_type=bytes)
+                       for name in INPUT_TOPICS}
+        self.app.on_partitions_assigned.connect(self.on_assigned)
+        self.app.on_partitions_revoked.connect(self.on_revoked)
+        self.app.on_rebalance_complete.connect(self.on_ready)
+
+    def number_sets(self, places: Iterable) -> set[int]:
+        """Partition numbers of the input topics among some Faust partitions."""
+        names = {self.connection.full_name(name) for name in INPUT_TOPICS}
+        return {place.partition for place in places if place.topic in names}
+
+    async def on_assigned(self, app: faust.App, assigned: set, **kwargs: object) -> None:
+        """Fold the topics of newly assigned partitions before any record is heard."""
+        fresh = self.number_sets(assigned) - self.keeper.pools.keys()
+        if fresh:
+            await asyncio.to_thread(self._refold, fresh)
+
+    def _refold(self, numbers: set[int]) -> None:
+        log = KafkaLog(self.connection)
+        self.keeper.refold(log, numbers)
+        log.close()
+
+    async def on_revoked(self, app: faust.App, revoked: set, **kwargs: object) -> None:
+        """Forget what another worker keeps from now on."""
+        self.keeper.forget(self.number_sets(revoked))
+
+    async def on_ready(self, app: faust.App, **kwargs: object) -> None:
+        """Compare the table with the fold, and say what a crash left unsaid."""
+        async with self.turn:
+            for number, runs in sorted(self.keeper.pools.items()):
+                self.stale_rows[number] = [row for pool in runs.values() for row in self.differing_rows(pool)]
+                for run_id in sorted(runs):
+                    await self.send(self.keeper.due(number, run_id), number)
+        if self.settings.ready_file:
+            Path(self.settings.ready_file).write_text(str(os.getpid()))
+
+    def differing_rows(self, pool: object) -> list[PoolRow]:
+        """Rows of the fold that the recovered table does not hold."""
+        wrong = [row for row in rows_of(pool).values()
+                 if (held := self.table.get(f"{row.run_id}/{row.task_id}")) is None or held.asdict() != asdict(row)]
+        if wrong:
+            logger.warning("pool table differs from the fold in %d rows; they are written again", len(wrong))
+        return wrong
+
+    async def hear(self, event: faust.EventT, topic: str) -> None:
+        """One record: fold, write rows, send what is due."""
+        message = event.message
+        record = Record(topic, message.partition, message.offset, int(message.timestamp * 1000), message.key, message.value)
+        async with self.turn:
+            heard: Heard = self.keeper.hear(record)
+            for row in (*self.stale_rows.pop(record.partition, ()), *heard.rows):
+                self.table[f"{row.run_id}/{row.task_id}"] = TableRow(**asdict(row))
+            await self.send(heard.say, record.partition)
+
+    async def send(self, events: Iterable[Event], partition: int) -> None:
+        """Send events one after the other, each acknowledged before the next."""
+        for event in events:
+            entry = BY_NAME[type(event).__name__]
+            stamped = replace(event, occurred_at_ms=now_ms())
+            sent = await self.app.send(
+                self.app.topic(self.connection.full_name(entry.topic), value_type=bytes, key_type=bytes),
+                key=getattr(event, entry.key).encode(), value=encode(stamped), partition=partition)
+            await sent
+
+
+def create_worker(settings: WorkerSettings) -> PoolWorker:
+    """A worker with its agents, one per input topic."""
+    worker = PoolWorker(settings)
+    app, topics, hear = worker.app, worker.topics, worker.hear
+
+    @app.agent(topics["runs"])
+    async def fold_runs(stream: faust.StreamT) -> None:
+        async for event in stream.events():
+            await hear(event, "runs")
+
+    @app.agent(topics["tasks"])
+    async def fold_tasks(stream: faust.StreamT) -> None:
+        async for event in stream.events():
+            await hear(event, "tasks")
+
+    @app.agent(topics["rollouts"])
+    async def fold_rollouts(stream: faust.StreamT) -> None:
+        async for event in stream.events():
+            await hear(event, "rollouts")
+
+    @app.agent(topics["synthesis-outcomes"])
+    async def fold_synthesis_outcomes(stream: faust.StreamT) -> None:
+        async for event in stream.events():
+            await hear(event, "synthesis-outcomes")
+
+    @app.agent(topics["steps"])
+    async def fold_steps(stream: faust.StreamT) -> None:
+        async for event in stream.events():
+            await hear(event, "steps")
+
+    return worker
+
+
+def main() -> None:
+    """Command line of the worker process."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--connection", required=True, help="connection settings as JSON")
+    parser.add_argument("--datadir", required=True, type=Path)
+    parser.add_argument("--app-id", default="rods-pool")
+    parser.add_argument("--ready-file", default="")
+    options = parser.parse_args()
+    end_with_parent()
+    settings = WorkerSettings(Connection.from_json(options.connection), options.datadir, options.app_id, options.ready_file)
+    worker = create_worker(settings)
+    faust.Worker(worker.app, loglevel="WARN", redirect_stdouts=False).execute_from_commandline()
+
+
+if __name__ == "__main__":
+    main()
