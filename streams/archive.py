@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import fastavro
+from backports.zstd import ZstdError
 from fastavro.write import Writer
 
 from schemas import Event
@@ -22,6 +23,9 @@ from streams.log import Cursor, LogGap, Place, Record, as_record, now_ms
 SEGMENT_BYTES = 64 * 1024 * 1024
 SYNC_BYTES = 256 * 1024
 CODEC = "zstandard"
+SYNC_MARKER_BYTES = 16
+TORN = (EOFError, ValueError, IndexError, ZstdError)
+"""What reading half a block raises."""
 RECORD_SCHEMA = fastavro.parse_schema({
     "type": "record", "name": "ArchivedRecord", "namespace": "rods.archive", "fields": [
         {"name": "offset", "type": "long"},
@@ -54,8 +58,20 @@ def sound_length(path: Path) -> tuple[int, int]:
                     next_offset = datum["offset"] + 1
                 end = block.offset + block.size
             return end or file.tell(), next_offset
-        except (EOFError, ValueError, IndexError):
+        except TORN:
             return end, next_offset
+
+
+def refuse_corruption(path: Path, length: int) -> None:
+    """Tell a torn tail, which may be cut, from a damaged block with whole ones behind it, which may not.
+
+    Raises:
+        LogGap: whole blocks follow the damage.
+    """
+    data = path.read_bytes()
+    marker = data[length - SYNC_MARKER_BYTES : length]
+    if length and marker in data[length:-SYNC_MARKER_BYTES]:
+        raise LogGap(f"archive segment {path} is damaged at byte {length} and has whole blocks behind it; restore the file")
 
 
 def read_segment(path: Path, place: Place, from_offset: int) -> Iterator[Record]:
@@ -67,7 +83,7 @@ def read_segment(path: Path, place: Place, from_offset: int) -> Iterator[Record]
                     headers = tuple((header["name"], header["value"]) for header in datum["headers"])
                     yield Record(place.topic, place.partition, datum["offset"], datum["timestamp_ms"], datum["key"],
                                  datum["value"], headers)
-        except (EOFError, ValueError, IndexError):
+        except TORN:
             return
 
 
@@ -82,6 +98,7 @@ class _Lane:
         self.next_offset = 0
         for path in reversed(segments(folder)):
             length, self.next_offset = sound_length(path)
+            refuse_corruption(path, length)
             if length:
                 os.truncate(path, length)
                 break
@@ -133,7 +150,7 @@ class ArchiveLog:
         self._partitions = dict(partitions) if partitions is not None else partitions_in(root)
         self._clock = clock
         self._lanes: dict[Place, _Lane] = {}
-        self._loaded: dict[Place, tuple[Path, int, Iterator[Record]]] = {}
+        self._loaded: dict[Place, tuple[int, Iterator[Record]]] = {}
 
     @property
     def partitions(self) -> Mapping[str, int]:
@@ -190,32 +207,28 @@ class ArchiveLog:
     def _take(self, place: Place, offset: int, most: int) -> list[Record]:
         taken: list[Record] = []
         while len(taken) < most:
-            path, position, records = self._loaded.get(place, (None, -1, iter(())))
-            if position != offset:
-                path = self._segment_holding(place, offset)
-                if path is None:
-                    break
-                records = read_segment(path, place, offset)
-            record = next(records, None)
+            position, records = self._loaded.get(place, (-1, iter(())))
+            record = next(records, None) if position == offset else None
+            if record is None:
+                records = self._records_from(place, offset)
+                record = next(records, None)
             if record is None:
                 self._loaded.pop(place, None)
-                path = self._segment_holding(place, offset)
-                record = next(read_segment(path, place, offset), None) if path else None
-                if record is None:
-                    break
-                continue
+                break
             if record.offset != offset:
                 raise LogGap(f"archive {self.folder(place)}: offsets {offset} to {record.offset - 1} are missing")
             taken.append(record)
             offset += 1
-            self._loaded[place] = (path, offset, records)
+            self._loaded[place] = (offset, records)
         return taken
 
-    def _segment_holding(self, place: Place, offset: int) -> Path | None:
+    def _records_from(self, place: Place, offset: int) -> Iterator[Record]:
+        """Records of the segment that holds an offset, or of the next one, which shows a hole."""
         files = segments(self.folder(place))
-        if files and int(files[0].stem) > offset:
-            raise LogGap(f"archive {self.folder(place)}: offsets {offset} to {int(files[0].stem) - 1} are missing")
-        return next((path for path in reversed(files) if int(path.stem) <= offset), None)
+        behind = [path for path in files if int(path.stem) > offset]
+        holding = files[: len(files) - len(behind)][-1:]
+        for path in holding + behind[:1]:
+            yield from read_segment(path, place, offset)
 
     def end_offsets(self, topics: Iterable[str]) -> dict[Place, int]:
         ends = {}

@@ -14,6 +14,7 @@ from streams.log import Cursor, LogGap, LogUnavailable, Place, Record, as_record
 from streams.topics import partitions_of
 
 FLUSH_DEADLINE_S = 35.0
+PROBE_TIMEOUT_S = 5.0
 TRANSIENT = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
 
 
@@ -23,7 +24,7 @@ class KafkaLog:
     Args:
         connection: the broker.
         clock: stamps events, milliseconds since 1970.
-        broker_silence_s: how long an unreachable broker is borne while reading.
+        broker_silence_s: how long a lost connection is borne while reading.
     """
 
     def __init__(self, connection: Connection, clock: Callable[[], int] = now_ms, broker_silence_s: float = 30.0) -> None:
@@ -35,7 +36,7 @@ class KafkaLog:
         self._positions: dict[Place, int] = {}
         self._failures: list[str] = []
         self._broker_silence_s = broker_silence_s
-        self._silent_since = 0.0
+        self._down_since = 0.0
 
     def append(self, events: Sequence[Event]) -> None:
         records = [as_record(event, self._partitions, self._clock) for event in events]
@@ -102,6 +103,10 @@ class KafkaLog:
             messages += self._consumer.consume(max_records - 1, 0.0) if messages else []
         except KafkaException as error:
             raise LogUnavailable(f"broker {self._connection.bootstrap_servers}: {error}") from error
+        if messages:
+            self._down_since = 0.0
+        elif self._down_since and time.monotonic() - self._down_since > self._broker_silence_s:
+            self._probe()
         records = [self._record(message) for message in messages if not self._is_error(message)]
         for record in records:
             self._positions[record.place] = record.offset + 1
@@ -109,7 +114,7 @@ class KafkaLog:
 
     def _seek(self, cursor: Cursor) -> None:
         if self._consumer is None:
-            self._consumer = Consumer(self._connection.consumer_settings())
+            self._consumer = Consumer({**self._connection.consumer_settings(), "error_cb": self._on_client_error})
         if dict(cursor) != self._positions:
             self._consumer.assign([
                 TopicPartition(self._connection.full_name(place.topic), place.partition, offset)
@@ -120,17 +125,25 @@ class KafkaLog:
     def _is_error(self, message: Message) -> bool:
         error = message.error()
         if error is None:
-            self._silent_since = 0.0
             return False
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise LogGap(f"{message.topic()}-{message.partition()}: {error.str()}; the broker no longer holds these offsets")
         if error.code() not in TRANSIENT:
             raise LogUnavailable(f"{message.topic()}-{message.partition()}: {error.str()}")
-        self._silent_since = self._silent_since or time.monotonic()
-        if time.monotonic() - self._silent_since > self._broker_silence_s:
-            raise LogUnavailable(
-                f"broker {self._connection.bootstrap_servers} is gone for {self._broker_silence_s:.0f} s: {error.str()}")
         return True
+
+    def _on_client_error(self, error: KafkaError) -> None:
+        if error.code() in TRANSIENT:
+            self._down_since = self._down_since or time.monotonic()
+
+    def _probe(self) -> None:
+        """Ask whether the broker is really gone; clients report a lost connection but not its return."""
+        try:
+            self._consumer.list_topics(timeout=PROBE_TIMEOUT_S)
+        except KafkaException as error:
+            raise LogUnavailable(
+                f"broker {self._connection.bootstrap_servers} is gone for {self._broker_silence_s:.0f} s: {error}") from error
+        self._down_since = 0.0
 
     def _record(self, message: Message) -> Record:
         return Record(

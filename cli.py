@@ -1,0 +1,80 @@
+"""``rods``: the command line. The one file that knows every command; each imports its room when it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    help="RODS Streams: train tool-use agents from an event log that also makes the training tasks.",
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+)
+console = Console()
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; the shipped two-core run if not given.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, wins over file and environment.")]
+Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+RunName = Annotated[str | None, typer.Argument(help="Run id or folder; the newest run if not given.")]
+
+
+@app.command()
+def run(
+    config: ConfigFile = None, overrides: Overrides = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with this run (id or folder).")] = None, runs: Runs = Path("runs"),
+) -> None:
+    """Run the whole loop on this machine, live, to its end."""
+    from commands import run as command
+    from commands.config import load_config
+
+    try:
+        if resume:
+            command.resume(resume, runs, console)
+        else:
+            command.start_new(load_config(config, os.environ, overrides or []), console)
+    except KeyboardInterrupt:
+        console.print("stopped; go on with: rods run --resume RUN (the id is in the first line above)")
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def status(name: RunName = None, runs: Runs = Path("runs"), as_json: AsJson = False) -> None:
+    """What a run has come to, from its archive; works while it goes on."""
+    from commands import status as command
+
+    command.show(name, runs, as_json, console)
+
+
+@app.command()
+def topics(as_json: AsJson = False) -> None:
+    """Every topic with its events, key and who writes and reads it."""
+    from commands import topics as command
+
+    command.show(as_json, console)
+
+
+@app.command("config")
+def show_config(config: ConfigFile = None, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Every setting with its value, meaning and source."""
+    from commands import settings as command
+
+    command.show(config, overrides or [], as_json, console)
+
+
+def main() -> None:
+    """Entry point; errors a person can mend are one message and exit code 2."""
+    from commands.errors import MENDABLE
+
+    try:
+        app()
+    except MENDABLE as error:
+        Console(stderr=True).print(f"[red]rods:[/red] {error}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

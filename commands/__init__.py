@@ -1,0 +1,1 @@
+"""The commands of ``rods``: the outermost room, which may import every other."""

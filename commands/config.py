@@ -1,0 +1,187 @@
+"""The configuration of a run: TOML file, environment, ``--set``; typed, and refused with the reason when wrong.
+
+Later sources win: defaults, then the file, then ``RODS_SECTION__KEY`` variables, then ``--set section.key=value``.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from schemas.events import RewardKind
+from streams.connection import Connection
+from streams.pool_config import PoolConfig
+from synthesizer.config import SynthesisConfig
+from trainer.config import TrainerConfig
+
+ENV_PREFIX = "RODS_"
+DEFAULT_FILE = Path(__file__).parent / "configs" / "default.toml"
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the text names each key and why."""
+
+
+class Section(BaseModel):
+    """A part of the configuration; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunSection(Section):
+    """Where and how often."""
+
+    folder: Path = Field(Path("runs"), description="Run folders go here.")
+    seed: int = Field(7, ge=0, description="Master seed: epoch order, sampling, everything drawn.")
+    name: str = Field("", pattern=r"^[a-z0-9-]*$", description="Put before the run id; lower case, digits, hyphens.")
+    restarts: int = Field(5, ge=0, description="How often a process that crashed is started again before the run gives up.")
+
+
+class KafkaSection(Section):
+    """The broker."""
+
+    bootstrap_servers: str = Field("", description="host:port list; empty starts the embedded broker.")
+    port: int = Field(0, ge=0, le=65535, description="Port of the embedded broker on 127.0.0.1; 0 takes a free one.")
+    topic_prefix: str = Field("rods.", description="Put before every topic name.")
+    num_decision_partitions: int = Field(1, ge=1, description="Partitions of decision topics; a run lies in one of them.")
+    num_spread_partitions: int = Field(2, ge=1, description="Partitions of trajectories.")
+    replication_factor: int = Field(1, ge=1, description="Copies of each topic; 3 on a real cluster.")
+    client: dict[str, str] = Field(default_factory=dict, description="librdkafka settings for every client (security).")
+
+    @model_validator(mode="after")
+    def check_port(self) -> KafkaSection:
+        """A port only makes sense for the embedded broker."""
+        if self.bootstrap_servers and self.port:
+            raise ValueError("kafka.port belongs to the embedded broker; drop it or drop kafka.bootstrap_servers")
+        return self
+
+    def connection(self, bootstrap_servers: str = "") -> Connection:
+        """Client settings, for the embedded broker's address if one is given."""
+        return Connection(
+            bootstrap_servers=bootstrap_servers or self.bootstrap_servers, embedded=not self.bootstrap_servers,
+            prefix=self.topic_prefix, num_decision_partitions=self.num_decision_partitions,
+            num_spread_partitions=self.num_spread_partitions, replication_factor=self.replication_factor,
+            client=self.client)
+
+
+class TaskSection(Section):
+    """Which tasks are trained on and which are held out."""
+
+    environment: str = Field("bfcl-v3", description="Registered environment.")
+    train: tuple[str, ...] = Field((), description="Ids of the human seeds in seeding order; empty takes the whole training split.")
+    heldout: tuple[str, ...] = Field((), description="Ids of the fixed held-out tasks; empty takes the validation split.")
+
+
+class StageSection(Section):
+    """One curriculum stage."""
+
+    name: str = Field(description="Name of the stage.")
+    epochs: int = Field(ge=1, description="Passes over the pool.")
+    reward: RewardKind = Field(RewardKind.PROGRESS, description="Reward that drives the update.")
+    synthesis: bool = Field(True, description="Whether boundary tasks are sent to the synthesizer.")
+    categories: tuple[Literal["base", "miss_func", "miss_param", "long_context"], ...] = Field(
+        ("base", "miss_func", "miss_param", "long_context"), description="Categories of the seeds it trains on.")
+
+
+class PolicySection(Section):
+    """The model that is trained."""
+
+    path: str = Field("default", description="A transformers causal LM by folder; 'default' is the shipped small policy.")
+
+
+class RunConfig(Section):
+    """Everything a run depends on; recorded whole in RunStarted."""
+
+    run: RunSection = RunSection()
+    kafka: KafkaSection = KafkaSection()
+    tasks: TaskSection = TaskSection()
+    stages: tuple[StageSection, ...] = (StageSection(name="full", epochs=5),)
+    policy: PolicySection = PolicySection()
+    pool: PoolConfig = PoolConfig()
+    synthesis: SynthesisConfig = SynthesisConfig()
+    trainer: TrainerConfig = TrainerConfig()
+
+    @model_validator(mode="after")
+    def check_stages(self) -> RunConfig:
+        """Stage names are the identity of StageStarted."""
+        names = [stage.name for stage in self.stages]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"stages need distinct names and at least one, got {names}")
+        return self
+
+    def as_json(self) -> str:
+        """Canonical JSON: sorted keys, no blanks; client settings of the broker, which may hold secrets, stay out."""
+        values = self.model_dump(mode="json", exclude={"kafka": {"client"}})
+        return json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+
+def parsed_value(text: str) -> object:
+    """A value as TOML reads it; a bare word is a string.
+
+    >>> parsed_value("3"), parsed_value("true"), parsed_value("phi"), parsed_value("[1, 2]")
+    (3, True, 'phi', [1, 2])
+    """
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def put(tree: dict, path: Sequence[str], value: object) -> None:
+    """Set a nested value, making tables on the way."""
+    for part in path[:-1]:
+        tree = tree.setdefault(part, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"{'.'.join(path)}: {part} is a value, not a section")
+    tree[path[-1]] = value
+
+
+def load_config(file: Path | None, environment: Mapping[str, str], overrides: Sequence[str]) -> RunConfig:
+    """The configuration from all sources.
+
+    Args:
+        file: TOML file; the shipped default if ``None``.
+        environment: variables of the process.
+        overrides: ``section.key=value`` texts.
+
+    Raises:
+        ConfigError: unreadable file, unknown key, wrong type or combination.
+    """
+    path = file or DEFAULT_FILE
+    try:
+        tree = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(f"config file {path} does not exist") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path}: {error}") from error
+    for name, text in sorted(environment.items()):
+        if name.startswith(ENV_PREFIX) and "__" in name:
+            put(tree, name.removeprefix(ENV_PREFIX).lower().split("__"), parsed_value(text))
+    for override in overrides:
+        key, sign, text = override.partition("=")
+        if not sign or "." not in key:
+            raise ConfigError(f"--set {override!r}: expected section.key=value")
+        put(tree, key.strip().split("."), parsed_value(text.strip()))
+    return validated(tree, str(path))
+
+
+def validated(tree: dict, source: str) -> RunConfig:
+    """The typed configuration of a tree.
+
+    Raises:
+        ConfigError: one line per fault, with the key and the reason.
+    """
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        lines = []
+        for fault in error.errors():
+            key = ".".join(str(part) for part in fault["loc"]) or "config"
+            reason = "unknown key" if fault["type"] == "extra_forbidden" else fault["msg"]
+            lines.append(f"  {key}: {reason}")
+        raise ConfigError(f"configuration from {source} cannot be used:\n" + "\n".join(lines)) from error

@@ -1,0 +1,17 @@
+"""Errors a person can mend: they reach the terminal as one message, without a trace."""
+
+from __future__ import annotations
+
+from commands.config import ConfigError
+from commands.fleet import BrokerLost
+from commands.folder import RunInUse
+from environments.interface import EnvironmentUnavailable
+from streams.embedded_broker import BrokerNotStarted
+from streams.log import LogGap, LogUnavailable
+from streams.processes import ProcessFailed
+from streams.topics import UnsafeTopic
+
+MENDABLE = (
+    BrokerLost, BrokerNotStarted, ConfigError, EnvironmentUnavailable, LogGap, LogUnavailable, ProcessFailed, RunInUse,
+    UnsafeTopic,
+)

@@ -1,0 +1,130 @@
+"""The processes of a run: broker, archiver, pool worker, synthesizer, trainer; started, watched, stopped."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from commands.config import RunConfig
+from commands.folder import RunFolder
+from streams.archive import ArchiveLog
+from streams.archiver import restore
+from streams.connection import Connection
+from streams.embedded_broker import EmbeddedBroker
+from streams.kafka_log import KafkaLog
+from streams.processes import Child, ProcessFailed
+from streams.topics import ensure_topics
+
+READY_TIMEOUT_S = 90.0
+DRAIN_TIMEOUT_S = 120.0
+
+
+class BrokerLost(ConnectionError):
+    """The embedded broker died while the run went on."""
+
+
+class Fleet(AbstractContextManager):
+    """Everything that runs beside the view.
+
+    Args:
+        folder: the run's folder.
+        config: its configuration.
+        say: gets one sentence a milestone.
+    """
+
+    def __init__(self, folder: RunFolder, config: RunConfig, say: Callable[[str], None]) -> None:
+        self.folder = folder
+        self.config = config
+        self.say = say
+        self.broker: EmbeddedBroker | None = None
+        self.connection: Connection | None = None
+        self.children: dict[str, Child] = {}
+        self.restarts: dict[str, int] = {}
+        self._scratch = Path(tempfile.mkdtemp(prefix="rods-run-"))
+
+    def start(self, resume: bool) -> Connection:
+        """Broker, topics, restored archive, then every process.
+
+        Raises:
+            BrokerNotStarted, LogUnavailable, UnsafeTopic, LogGap, ProcessFailed: with the reason.
+        """
+        if self.config.kafka.bootstrap_servers:
+            self.connection = self.config.kafka.connection()
+        else:
+            self.broker = EmbeddedBroker(self.folder.logs / "broker.log", self.config.kafka.port).start()
+            self.connection = self.config.kafka.connection(self.broker.bootstrap_servers)
+            self.say(f"broker: embedded, on {self.broker.bootstrap_servers}")
+        ensure_topics(self.connection)
+        if resume and self.broker is not None:
+            log = KafkaLog(self.connection)
+            self.say(f"archive: {restore(ArchiveLog(self.folder.archive), log)} records restored")
+            log.close()
+        for name in ("archiver", "worker", "synthesizer", "trainer"):
+            self.launch(name)
+        for name in ("archiver", "worker", "synthesizer"):
+            self.children[name].await_file(self.ready_file(name), READY_TIMEOUT_S)
+        return self.connection
+
+    def ready_file(self, name: str) -> Path:
+        """Written by a process when it listens."""
+        return self._scratch / f"{name}.ready"
+
+    def command(self, name: str) -> list[str]:
+        """The command line of a process."""
+        shared = ["--connection", self.connection.to_json(), "--ready-file", str(self.ready_file(name))]
+        if name == "archiver":
+            return [sys.executable, "-m", "streams.archiver", *shared, "--archive", str(self.folder.archive)]
+        if name == "worker":
+            return [sys.executable, "-m", "streams.worker", *shared, "--datadir", str(self._scratch / "faust")]
+        return [sys.executable, "-m", f"commands.{name}", *shared, "--run", str(self.folder.path)]
+
+    def launch(self, name: str) -> None:
+        """Start one process; its ready file goes first."""
+        self.ready_file(name).unlink(missing_ok=True)
+        env = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
+        self.children[name] = Child(name, self.command(name), self.folder.logs / f"{name}.log", env).start()
+
+    def watch(self) -> bool:
+        """Restart what crashed; returns whether the trainer has finished.
+
+        Raises:
+            BrokerLost: the embedded broker is gone.
+            ProcessFailed: a process crashed more often than ``run.restarts`` allows.
+        """
+        if self.broker is not None and not self.broker.is_alive():
+            raise BrokerLost(
+                f"the embedded broker died, see {self.folder.logs / 'broker.log'}; "
+                f"go on with: rods run --resume {self.folder.run_id}")
+        for name, child in self.children.items():
+            if child.is_alive():
+                continue
+            if name == "trainer" and child.exit_code == 0:
+                return True
+            self.restarts[name] = self.restarts.get(name, 0) + 1
+            if self.restarts[name] > self.config.run.restarts:
+                child.require_alive()
+            self.say(f"{name} ended with exit code {child.exit_code} and is started again ({self.restarts[name]})")
+            self.launch(name)
+        return False
+
+    def stop(self) -> None:
+        """Writers first, then the archiver, which drains to the end of the log, then the broker."""
+        for name in ("trainer", "synthesizer", "worker"):
+            if name in self.children:
+                self.children[name].stop()
+        broker_lives = self.broker is None or self.broker.is_alive()
+        if "archiver" in self.children:
+            self.children["archiver"].stop(DRAIN_TIMEOUT_S if broker_lives else 5.0)
+        if self.broker is not None:
+            self.broker.stop()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+__all__ = ["BrokerLost", "Fleet", "ProcessFailed"]

@@ -1,0 +1,56 @@
+"""What the child processes of a run share: their arguments, their stop signal, their ready file."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from commands.config import RunConfig, validated
+from commands.folder import RunFolder
+from streams.connection import Connection
+from streams.processes import end_with_parent
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessContext:
+    """One child process.
+
+    Attributes:
+        folder: the run.
+        config: its recorded configuration.
+        connection: the broker.
+        ready_file: written by :meth:`ready`.
+        stop: set by SIGTERM.
+    """
+
+    folder: RunFolder
+    config: RunConfig
+    connection: Connection
+    ready_file: str
+    stop: threading.Event
+
+    def ready(self) -> None:
+        """Tell the parent that this process listens."""
+        if self.ready_file:
+            Path(self.ready_file).write_text(str(os.getpid()))
+
+
+def context_from_arguments(description: str) -> ProcessContext:
+    """Read the command line and prepare the process."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--connection", required=True, help="connection settings as JSON")
+    parser.add_argument("--run", required=True, type=Path, help="run folder")
+    parser.add_argument("--ready-file", default="")
+    options = parser.parse_args()
+    end_with_parent()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    folder = RunFolder(options.run)
+    config = validated(folder.config(), str(folder.config_file))
+    return ProcessContext(folder, config, Connection.from_json(options.connection), options.ready_file, stop)

@@ -1,0 +1,96 @@
+"""``rods run``: the whole loop on one machine, live, to its end."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from commands.config import RunConfig, validated
+from commands.fleet import Fleet
+from commands.folder import RunFolder, find_run
+from commands.view import View, epochs_table, summary_table
+from schemas import TOPICS
+from streams.archive import ArchiveLog
+from streams.kafka_log import KafkaLog
+from streams.keeper import INPUT_TOPICS
+from streams.lag import LagMeter
+from streams.log import Place
+from streams.reader import EventReader
+from streams.summary import RunFacts, summary_of
+from streams.topics import partitions_of
+
+FACT_TOPICS = tuple(topic for topic in TOPICS if topic != "trajectories")
+POLL_S = 0.25
+LAG_EVERY_S = 2.0
+
+
+def new_run_id(config: RunConfig) -> str:
+    """A fresh id: name, UTC time, a digest of configuration and time."""
+    now = datetime.now(UTC)
+    digest = hashlib.sha256(f"{config.as_json()}{now.isoformat()}".encode()).hexdigest()[:6]
+    return "-".join(filter(None, [config.run.name, now.strftime("%Y%m%d-%H%M%S"), digest]))
+
+
+def start_new(config: RunConfig, console: Console) -> dict:
+    """Start a new run and see it to its end; returns the summary."""
+    folder = RunFolder((config.run.folder / new_run_id(config)).resolve()).create(config)
+    return drive(folder, config, console, resume=False)
+
+
+def resume(name: str, runs: Path, console: Console) -> dict:
+    """Go on with a run that was stopped; returns the summary."""
+    folder = find_run(name, runs)
+    config = validated(folder.config(), str(folder.config_file))
+    return drive(folder, config, console, resume=True)
+
+
+def drive(folder: RunFolder, config: RunConfig, console: Console, resume: bool) -> dict:
+    """Run every process until the trainer is done, then fold the archive into the summary.
+
+    Raises:
+        KeyboardInterrupt: stopped by Ctrl-C or SIGTERM; everything was stopped cleanly and can be resumed.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with folder.lock():
+        view = View(console)
+        view.say(f"run {folder.run_id} in {folder.path}")
+        with Fleet(folder, config, view.say) as fleet:
+            fleet.start(resume)
+            follow(fleet, folder.run_id, view)
+        facts = facts_of(folder)
+        summary = summary_of(facts)
+        folder.write_summary(summary)
+    console.print(epochs_table(facts))
+    console.print(summary_table(summary))
+    console.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
+    return summary
+
+
+def follow(fleet: Fleet, run_id: str, view: View) -> None:
+    """Show events as they come until the trainer has finished."""
+    partitions = partitions_of(fleet.connection)
+    reader = EventReader(KafkaLog(fleet.connection), FACT_TOPICS, partitions, run_id, "view")
+    inputs = [Place(topic, number) for topic in INPUT_TOPICS for number in range(partitions[topic])]
+    meter = LagMeter(fleet.connection, "rods-pool", inputs)
+    facts, lag, asked_at = RunFacts(), None, 0.0
+    with view:
+        while not fleet.watch():
+            facts.add(reader.poll(POLL_S))
+            if time.monotonic() - asked_at > LAG_EVERY_S:
+                lag, asked_at = meter.lag(reader.cursor), time.monotonic()
+            view.show(facts, lag)
+        facts.add(reader.catch_up())
+        view.show(facts, lag)
+    meter.close()
+
+
+def facts_of(folder: RunFolder) -> RunFacts:
+    """Every fact of a run, folded from its archive."""
+    archive = ArchiveLog(folder.archive)
+    topics = [topic for topic in FACT_TOPICS if topic in archive.partitions]
+    return RunFacts().add(EventReader(archive, topics, archive.partitions, folder.run_id, "summary").catch_up())
