@@ -74,11 +74,15 @@ class PoolKeeper:
         return event
 
     def _fold(self, partition: int, event: Event) -> None:
-        runs = self.pools.setdefault(partition, {})
+        runs = self.pools[partition]
         runs[event.run_id] = apply(runs.get(event.run_id, initial()), event)
 
     def hear(self, record: Record) -> Heard:
-        """Fold one record and say what is due; a record that cannot be used becomes a dead letter."""
+        """Fold one record and say what is due; a record that cannot be used becomes a dead letter.
+
+        Raises:
+            KeyError: the partition was not folded first.
+        """
         self.num_heard += 1
         try:
             event_of(record)

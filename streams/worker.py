@@ -137,7 +137,12 @@ class PoolWorker:
 
     async def on_assigned(self, app: faust.App, assigned: set, **kwargs: object) -> None:
         """Fold the topics of newly assigned partitions before any record is heard."""
-        fresh = self.number_sets(assigned) - self.keeper.pools.keys()
+        async with self.turn:
+            await self.fold_missing(self.number_sets(assigned))
+
+    async def fold_missing(self, numbers: set[int]) -> None:
+        """Fold the partitions this worker has not folded. A record left over from before a rebalance may ask too."""
+        fresh = numbers - self.keeper.pools.keys()
         if fresh:
             await asyncio.to_thread(self._refold, fresh)
 
@@ -148,7 +153,8 @@ class PoolWorker:
 
     async def on_revoked(self, app: faust.App, revoked: set, **kwargs: object) -> None:
         """Forget what another worker keeps from now on."""
-        self.keeper.forget(self.number_sets(revoked))
+        async with self.turn:
+            self.keeper.forget(self.number_sets(revoked))
 
     async def on_ready(self, app: faust.App, **kwargs: object) -> None:
         """Compare the table with the fold, and say what a crash left unsaid."""
@@ -173,6 +179,7 @@ class PoolWorker:
         message = event.message
         record = Record(topic, message.partition, message.offset, int(message.timestamp * 1000), message.key, message.value)
         async with self.turn:
+            await self.fold_missing({record.partition})
             heard: Heard = self.keeper.hear(record)
             for row in (*self.stale_rows.pop(record.partition, ()), *heard.rows):
                 self.table[f"{row.run_id}/{row.task_id}"] = TableRow(**asdict(row))

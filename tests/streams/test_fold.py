@@ -1,0 +1,146 @@
+"""The fold: duplicates, late and reordered deliveries change nothing; decisions can be made again from any prefix."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import BY_NAME, Event
+from schemas.events import BatchPlanned, BoundaryDetected, EpochPlanned, TaskRetired
+from streams.conservation import Ledger
+from streams.decide import decide
+from streams.keeper import INPUT_TOPICS, PoolKeeper
+from streams.log import MemoryLog, beginning
+from streams.pool import Pool, apply, initial
+from streams.rows import rows_of
+from streams.summary import RunFacts, summary_of
+from tests.streams.building import RUN, run_finished
+from tests.streams.scripted import of, play
+
+SETTINGS = {"batch_size": 4, "await_synthesis": True, "cooldown": 1, "cooldown_unit": "epochs", "injection_frac": 0.5}
+DECIDED = (BatchPlanned, BoundaryDetected, EpochPlanned, TaskRetired)
+
+
+def mean_of(task_id: str, step: int) -> float:
+    return random.Random(f"{task_id}{step}").random()
+
+
+def recorded(num_epochs: int = 4) -> list[Event]:
+    return play(7, num_epochs, SETTINGS, mean_of, fails=lambda t: t.endswith("3"))[1]
+
+
+def fold(events: list[Event]) -> Pool:
+    pool = initial()
+    for event in events:
+        pool = apply(pool, event)
+    return pool
+
+
+def interleaved(events: list[Event], rng: random.Random) -> list[Event]:
+    """Some order across topics that keeps the order within each topic, with every event heard one to three times."""
+    lanes: dict[str, list[Event]] = {}
+    for event in events:
+        lanes.setdefault(BY_NAME[type(event).__name__].topic, []).append(event)
+    merged: list[Event] = []
+    while lanes:
+        topic = rng.choice(sorted(lanes))
+        merged.append(lanes[topic].pop(0))
+        if rng.random() < 0.3:
+            merged.append(rng.choice(merged))
+        if not lanes[topic]:
+            del lanes[topic]
+    return merged
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**9))
+def test_any_interleaving_with_duplicates_folds_to_the_same_pool(seed: int) -> None:
+    events = recorded()
+    assert fold(interleaved(events, random.Random(seed))) == fold(events)
+
+
+def test_hearing_everything_twice_changes_nothing() -> None:
+    events = recorded()
+    assert fold(events + events) == fold(events)
+    assert fold([e for event in events for e in (event, event)]) == fold(events)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**9))
+def test_answers_that_arrive_in_any_order_and_again_lead_to_the_same_decisions(seed: int) -> None:
+    _, disturbed = play(7, 4, SETTINGS, mean_of, fails=lambda t: t.endswith("3"), rng=random.Random(seed))
+    assert {e.event_id: said(e) for e in disturbed} == {e.event_id: said(e) for e in recorded()}
+
+
+def said(event: Event) -> Event:
+    """An event without its cause: which answer triggers a plan may differ, what it says may not."""
+    return replace(event, caused_by="")
+
+
+def test_a_crash_after_any_part_of_a_decision_completes_it_with_the_same_events() -> None:
+    events = recorded(3)
+    for cut in range(len(events)):
+        pool = fold(events[:cut])
+        due = decide(pool)
+        following = events[cut : cut + len(due)]
+        if isinstance(events[cut], DECIDED):
+            assert due[0] == events[cut]
+            assert due == following
+        else:
+            assert due == []
+
+
+def test_a_keeper_that_refolds_at_any_point_says_the_same() -> None:
+    partitions = dict.fromkeys([*INPUT_TOPICS, "batches", "boundary-signals", "retirements"], 1)
+    events = recorded(3)
+    log, keeper, spoken = MemoryLog(partitions, clock=lambda: 1), PoolKeeper(), []
+    cursor = beginning(partitions, partitions)
+    for count, event in enumerate(e for e in events if not isinstance(e, DECIDED)):
+        log.append([event])
+        if count % 5 == 0:
+            keeper = PoolKeeper()
+            keeper.refold(log, [0])
+            due = keeper.due(0, RUN) if keeper.pools[0] else []
+            log.append(due)
+            spoken += due
+        for record in log.read({p: o for p, o in cursor.items() if p.topic in INPUT_TOPICS}, timeout_s=0.0):
+            cursor[record.place] = record.offset + 1
+            heard = keeper.hear(record)
+            log.append(heard.say)
+            spoken += heard.say
+    strip = [(type(e).__name__, e.event_id) for e in spoken]
+    assert strip == [(type(e).__name__, e.event_id) for e in events if isinstance(e, DECIDED)]
+    again = PoolKeeper()
+    again.refold(log, [0])
+    assert rows_of(again.pools[0][RUN]) == rows_of(keeper.pools[0][RUN])
+
+
+def test_conservation_counts_what_is_missing_and_what_came_twice() -> None:
+    events = recorded()
+    whole = Ledger().add(events + events)
+    assert whole.missing() == [] and whole.duplicate() == []
+    group_event = next(e for e in events if type(e).__name__ == "RolloutGroupCompleted")
+    outcome = next(e for e in events if type(e).__name__ == "TaskSynthesized")
+    step = next(e for e in events if type(e).__name__ == "StepCompleted")
+    lost = Ledger().add(e for e in events if e not in (group_event, outcome, step))
+    assert len(lost.missing()) == 3
+    assert f"group of {group_event.task_id} at step {group_event.step}" in lost.missing()
+    from tests.streams.building import group, synthesis_failed
+
+    signal = next(e for e in events if isinstance(e, BoundaryDetected) and e.event_id == outcome.signal_id)
+    again = group(group_event.task_id, group_event.step, [1.0], attempt=1)
+    twice = Ledger().add([*events, again, synthesis_failed(signal)])
+    assert len(twice.duplicate()) == 2
+
+
+def test_the_summary_compares_the_same_human_seeds_in_the_first_and_the_last_epoch() -> None:
+    log = play(4, 3, SETTINGS, lambda t, s: (0.25 if s == 1 else 0.75) if "~" not in t else 0.4)[1]
+    last = of(log, BatchPlanned)[-1]
+    summary = summary_of(RunFacts().add([*log, run_finished(last.step, last.epoch), *log]))
+    assert (summary["reward_first"], summary["reward_last"]) == (0.25, 0.75)
+    assert summary["outcome"] == "completed" and summary["epochs"] == 3
+    assert summary["conservation"]["missing"] == summary["conservation"]["duplicate"] == 0
+    assert summary["tasks_injected"] > 0 and summary["injected_first_reward"] == 0.4
