@@ -25,7 +25,8 @@ RunName = Annotated[str | None, typer.Argument(help="Run id or folder; the newes
 @app.command()
 def run(
     config: ConfigFile = None, overrides: Overrides = None,
-    resume: Annotated[str | None, typer.Option(help="Go on with this run (id or folder).")] = None, runs: Runs = Path("runs"),
+    resume: Annotated[str | None, typer.Option(help="Go on with this run (id or folder).")] = None,
+    runs: Annotated[Path | None, typer.Option(help="Folder for run folders; wins over run.folder.")] = None,
 ) -> None:
     """Run the whole loop on this machine, live, to its end."""
     from commands import run as command
@@ -33,9 +34,10 @@ def run(
 
     try:
         if resume:
-            command.resume(resume, runs, console)
+            command.resume(resume, runs or Path("runs"), console)
         else:
-            command.start_new(load_config(config, os.environ, overrides or []), console)
+            where = [f"run.folder={runs}"] if runs else []
+            command.start_new(load_config(config, os.environ, [*(overrides or []), *where]), console)
     except KeyboardInterrupt:
         console.print("stopped; go on with: rods run --resume RUN (the id is in the first line above)")
         raise typer.Exit(130) from None

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from transformers.utils.logging import disable_progress_bar
+
 from commands.config import RunConfig
 from commands.process import ProcessContext, context_from_arguments
 from commands.seeds import heldout_tasks, training_tasks
@@ -25,8 +27,9 @@ from trainer.checkpoint import BrokenCheckpoint
 from trainer.episodes import EpisodeMaker
 from trainer.evaluation import Suite
 from trainer.hf_sampler import HFSampler
-from trainer.loop import DigestMismatch, NothingCame, TrainerSetup, train
+from trainer.loop import train
 from trainer.policy import Policy, load_policy
+from trainer.setup import DigestMismatch, NothingCame, TrainerSetup
 from trainer.torch_engine import TorchEngine
 from trainer.view import TOPICS
 from trainer.weights import weights_digest
@@ -101,6 +104,7 @@ def reference_policy(config: RunConfig, policy: Policy) -> object:
 def work(context: ProcessContext) -> RunOutcome:
     """Open the run if the log does not hold it yet, then train."""
     config, run_id = context.config, context.folder.run_id
+    disable_progress_bar()
     policy = load_policy(policy_folder(config))
     tasks = training_tasks(config)
     log = KafkaLog(context.connection)

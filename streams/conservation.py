@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 
 from schemas import Event
 from schemas.events import (
-    BatchPlanned, BoundaryDetected, EpochPlanned, RolloutGroupCompleted, StepCompleted, SynthesisFailed, TaskRetired,
+    BatchPlanned,
+    BoundaryDetected,
+    EpochPlanned,
+    RolloutGroupCompleted,
+    StepCompleted,
+    SynthesisFailed,
+    TaskRetired,
     TaskSynthesized,
 )
 

@@ -13,8 +13,22 @@ from functools import singledispatch
 from immutables import Map
 
 from schemas.events import (
-    BatchPlanned, BoundaryDetected, Category, EpochPlanned, Event, Origin, RolloutGroupCompleted, RunFinished, RunOutcome,
-    RunStarted, StageStarted, StepCompleted, SynthesisFailed, TaskRetired, TaskSeeded, TaskSynthesized,
+    BatchPlanned,
+    BoundaryDetected,
+    Category,
+    EpochPlanned,
+    Event,
+    Origin,
+    RolloutGroupCompleted,
+    RunFinished,
+    RunOutcome,
+    RunStarted,
+    StageStarted,
+    StepCompleted,
+    SynthesisFailed,
+    TaskRetired,
+    TaskSeeded,
+    TaskSynthesized,
 )
 from streams.boundary import evidence_of
 from streams.pool_config import PoolConfig

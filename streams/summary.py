@@ -9,8 +9,16 @@ from dataclasses import dataclass, field
 
 from schemas import Event
 from schemas.events import (
-    EpochPlanned, EvaluationCompleted, RolloutGroupCompleted, RunFinished, RunStarted, StepCompleted,
-    SynthesisFailed, TaskRetired, TaskSeeded, TaskSynthesized, VariantRejected,
+    EpochPlanned,
+    EvaluationCompleted,
+    RolloutGroupCompleted,
+    RunFinished,
+    RunStarted,
+    StepCompleted,
+    SynthesisFailed,
+    TaskRetired,
+    TaskSeeded,
+    VariantRejected,
 )
 from streams.boundary import zone_variance
 from streams.conservation import Ledger

@@ -7,8 +7,23 @@ from collections.abc import Callable, Iterable, Sequence
 
 from schemas import Event, make
 from schemas.events import (
-    BatchPlanned, BoundaryDetected, Category, GroupStatus, RewardKind, RolloutGroupCompleted, RunFinished, RunOutcome,
-    RunStarted, StageStarted, StepCompleted, SynthesisFailed, SynthesisFailure, Task, TaskSeeded, TaskSynthesized, Turn,
+    BatchPlanned,
+    BoundaryDetected,
+    Category,
+    GroupStatus,
+    RewardKind,
+    RolloutGroupCompleted,
+    RunFinished,
+    RunOutcome,
+    RunStarted,
+    StageStarted,
+    StepCompleted,
+    SynthesisFailed,
+    SynthesisFailure,
+    Task,
+    TaskSeeded,
+    TaskSynthesized,
+    Turn,
 )
 
 RUN = "run-1"

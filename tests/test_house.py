@@ -1,0 +1,139 @@
+"""The house: which room may import which, what is pure, what stays light, how large things grow."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("schemas", "streams", "environments", "trainer", "synthesizer", "commands")
+DOORS = {
+    "schemas": set(), "streams": {"schemas"}, "environments": {"schemas"}, "trainer": {"schemas", "streams", "environments"},
+    "synthesizer": {"schemas", "streams", "environments"}, "commands": {"schemas", "streams", "environments", "trainer", "synthesizer"},
+}
+KEPT_BY = {
+    "faust": {"streams/worker.py", "streams/embedded_broker.py"}, "mode": {"streams/worker.py"}, "deepspeed": {"trainer"},
+    "torch": {"trainer"}, "transformers": {"trainer", "commands/trainer.py"}, "vllm": {"trainer", "synthesizer"},
+    "confluent_kafka": {"streams"}, "aiokafka": {"streams"}, "bfcl_eval": {"environments"},
+}
+PURE = (
+    "schemas/catalogue.py", "schemas/identity.py", "streams/boundary.py", "streams/conservation.py", "streams/decide.py",
+    "streams/lifecycle.py", "streams/pool.py", "streams/pool_config.py", "streams/rows.py", "streams/summary.py",
+    "synthesizer/book.py", "trainer/advantage.py", "trainer/loss.py",
+)
+IMPURE = {
+    "asyncio", "confluent_kafka", "datetime", "faust", "io", "logging", "os", "pathlib", "random", "requests", "secrets",
+    "socket", "subprocess", "tempfile", "threading", "time", "uuid",
+}
+BANNED_NAMES = {"utils", "common", "helpers", "misc", "manager", "base"}
+BROAD = {"streams/reader.py", "cli.py"}
+GENERATED = {"schemas/events.py"}
+MAX_FUNCTION_LINES, MAX_MODULE_LINES, MAX_AGENT_LINES, MAX_LOOP_LINES = 40, 400, 12, 200
+
+
+def modules() -> Iterator[tuple[str, ast.Module, str]]:
+    """(path, syntax tree, text) of every module of ours outside tests."""
+    paths = [p for room in ROOMS for p in sorted((ROOT / room).rglob("*.py"))] + [ROOT / "cli.py"]
+    for path in paths:
+        text = path.read_text()
+        yield str(path.relative_to(ROOT)), ast.parse(text), text
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """Top-level names a module imports, wherever in it."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def test_arrows_point_one_way() -> None:
+    for path, tree, _ in modules():
+        room = path.partition("/")[0]
+        if room in DOORS:
+            foreign = imported(tree) & set(ROOMS) - {room} - DOORS[room]
+            assert not foreign, f"{path} may not import {foreign}"
+
+
+def test_heavy_packages_stay_in_their_rooms() -> None:
+    for path, tree, _ in modules():
+        for package in imported(tree) & KEPT_BY.keys():
+            allowed = KEPT_BY[package]
+            assert path in allowed or path.partition("/")[0] in allowed, f"{path} may not import {package}"
+
+
+def test_pure_modules_know_no_clock_no_chance_and_no_outside_world() -> None:
+    found = {path: tree for path, tree, _ in modules() if path in PURE}
+    assert set(found) == set(PURE)
+    for path, tree in found.items():
+        assert not imported(tree) & IMPURE, f"{path} imports {imported(tree) & IMPURE}"
+        calls = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        assert not calls & {"open", "print", "input"}, path
+
+
+def test_nothing_is_evaluated_as_code() -> None:
+    for path, tree, _ in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in {"eval", "exec", "compile", "__import__"}, f"{path}:{node.lineno}"
+
+
+def test_broad_excepts_live_at_the_dead_letter_boundary_and_the_top_of_the_command_line() -> None:
+    for path, tree, _ in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ExceptHandler):
+                names = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)} if node.type else {"everything"}
+                broad = names & {"Exception", "BaseException", "everything"}
+                assert not broad or path in BROAD, f"{path}:{node.lineno} catches {broad}"
+
+
+def test_rooms_stay_liveable() -> None:
+    for path, tree, text in modules():
+        if path in GENERATED:
+            continue
+        assert len(text.splitlines()) <= MAX_MODULE_LINES and len(text) < 24_000, path
+        assert ast.get_docstring(tree), f"{path} says nothing of itself"
+        assert Path(path).stem not in BANNED_NAMES, path
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = node.end_lineno - node.lineno + 1
+                inner = [n for n in ast.walk(node) if n is not node and isinstance(n, ast.AsyncFunctionDef | ast.FunctionDef)]
+                limit = MAX_FUNCTION_LINES + sum(n.end_lineno - n.lineno + 3 for n in inner)
+                assert lines <= limit, f"{path}:{node.lineno} {node.name} has {lines} lines"
+
+
+def test_faust_agents_are_a_dozen_lines_and_the_trainers_loop_fits_on_its_page() -> None:
+    trees = {path: (tree, text) for path, tree, text in modules()}
+    agents = [n for n in ast.walk(trees["streams/worker.py"][0]) if isinstance(n, ast.AsyncFunctionDef) and n.name.startswith("fold_")
+              and n.decorator_list]
+    assert len(agents) == 5
+    assert all(n.end_lineno - n.lineno + 1 <= MAX_AGENT_LINES for n in agents)
+    assert len(trees["trainer/loop.py"][1].splitlines()) <= MAX_LOOP_LINES + 40
+
+
+@pytest.mark.parametrize("room", ["schemas", "streams.log", "streams.decide", "streams.kafka_log", "environments", "synthesizer.service"])
+def test_light_rooms_load_no_torch(room: str) -> None:
+    code = f"import sys, {room}; heavy = {{'torch', 'transformers', 'vllm', 'deepspeed'}} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_command_line_starts_without_torch_or_faust() -> None:
+    code = "import sys, cli; heavy = {'torch', 'faust', 'transformers'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *(ROOT / room for room in ROOMS)]:
+        files = path.rglob("*.py") if path.is_dir() else [path]
+        for file in files:
+            assert "../shared" not in file.read_text() and "/work/" not in file.read_text(), file
