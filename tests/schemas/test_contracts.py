@@ -24,8 +24,8 @@ from tests.streams.building import group, opening, synthesis_failed, synthesized
 
 
 def batch(**changes: object) -> BatchPlanned:
-    values = dict(step=3, epoch=0, task_ids=("a", "b"), is_last_of_epoch=False,
-                  input_cursor=(Cursor(topic="rollouts", partition=0, next_offset=5),))
+    values = {"step": 3, "epoch": 0, "task_ids": ("a", "b"), "is_last_of_epoch": False,
+                  "input_cursor": (Cursor(topic="rollouts", partition=0, next_offset=5),)}
     return make(BatchPlanned, "run", **{**values, **changes})
 
 

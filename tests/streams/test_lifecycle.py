@@ -93,7 +93,7 @@ def test_the_queue_is_first_in_first_out_by_step_of_the_signal_or_freshest_first
 
 def test_waiting_tasks_expire_with_their_signal() -> None:
     pool, log = play(8, 7, {**SETTINGS, "injection_frac": 0.0, "queue_expiry_epochs": 2}, lambda t, s: 0.5)
-    gone = [event for event in of(log, TaskRetired)]
+    gone = list(of(log, TaskRetired))
     assert gone and {event.reason for event in gone} == {RetireReason.QUEUE_EXPIRED}
     for event in gone:
         signal_epoch = pool.batches[pool.tasks[event.task_id].position[0]].epoch

@@ -32,7 +32,8 @@ from tests.streams.test_fold import DECIDED, SETTINGS, mean_of, said
 
 NUM_SEEDS, NUM_EPOCHS = 7, 4
 DEADLINE_S = 60.0
-FAILS: Callable[[str], bool] = lambda task_id: task_id.endswith("3")
+def FAILS(task_id: str) -> bool:
+    return task_id.endswith("3")
 
 
 class Worker:
