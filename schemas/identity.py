@@ -57,6 +57,12 @@ def make(cls: type[E], run_id: str, **values: object) -> E:
     return cls(event_id=own, run_id=run_id, **alias, **values)
 
 
+def identity_of(event: Event) -> list[object]:
+    """Values of the identity fields of an event, in the catalogue's order."""
+    values = {name: getattr(event, name) for name in _field_names(type(event))}
+    return [_dig(values, path) for path in BY_NAME[type(event).__name__].identity]
+
+
 def _dig(values: dict, path: str) -> object:
     name, _, rest = path.partition(".")
     value = values.get(name, 0) if name == "attempt" else values[name]

@@ -107,7 +107,9 @@ def due_signals(pool: Pool, batch: BatchPlanned) -> list[BoundaryDetected]:
 
 def candidate_at(pool: Pool, task_id: str, batch: BatchPlanned) -> Candidate | None:
     """A task of the batch as a possible seed; ``None`` without an observation of this step or when too deep."""
-    task = pool.tasks[task_id]
+    task = pool.tasks.get(task_id)
+    if task is None:
+        return None
     evidence = next((e for e in pool.observations.get(task_id, ()) if e.step == batch.step), None)
     too_deep = task.generation >= pool.config.max_generation or (task.generation and not pool.config.seed_from_generated)
     if evidence is None or too_deep:

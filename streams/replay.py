@@ -1,0 +1,197 @@
+"""Decides a recorded run again and compares. Pure.
+
+For each recorded plan the inputs are folded up to exactly the cursor it carries, ``decide`` is asked again, and what it
+says must be the recorded event byte for byte (the time stamp, which no decision reads, is copied).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from schemas import BY_NAME, CATALOGUE, Event, encode, event_id
+from schemas.events import BatchPlanned, BoundaryDetected, Cursor, EpochPlanned, TaskRetired
+from schemas.identity import identity_of
+from streams.decide import decide
+from streams.log import Place, Record
+from streams.pool import Pool, apply, initial
+from streams.reader import event_of
+
+MISSING = "not in the log"
+DECIDED = (BatchPlanned, BoundaryDetected, EpochPlanned, TaskRetired)
+PLANS = (BatchPlanned, EpochPlanned)
+DECIDED_TOPICS = frozenset(entry.topic for entry in CATALOGUE if entry.name in {cls.__name__ for cls in DECIDED})
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first difference between a record and its repetition.
+
+    Attributes:
+        where: topic-partition@offset, or the thing that is missing.
+        what: which event or value.
+        recorded: what the log says.
+        repeated: what came out again.
+        cause: event_ids or facts that both sides rest on.
+    """
+
+    where: str
+    what: str
+    recorded: str
+    repeated: str
+    cause: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}\n  recorded: {self.recorded}\n  repeated: {self.repeated}\n  from:     {self.cause or '-'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An event and where it lies."""
+
+    event: Event
+    record: Record
+
+    @property
+    def where(self) -> str:
+        """topic-partition@offset."""
+        return f"{self.record.topic}-{self.record.partition}@{self.record.offset}"
+
+
+@dataclass(slots=True)
+class Recording:
+    """A run's events by place in offset order, first occurrence of each id, and what could not be read."""
+
+    run_id: str
+    inputs: dict[Place, list[Heard]] = field(default_factory=dict)
+    decided: dict[str, Heard] = field(default_factory=dict)
+    plans: list[Heard] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    _seen: set[str] = field(default_factory=set)
+
+    def add(self, records: Iterable[Record]) -> Recording:
+        """Sort records of decision topics in; records of other runs are left out."""
+        for record in records:
+            if record.key is not None and record.key != self.run_id.encode():
+                continue
+            try:
+                event = event_of(record)
+            except ValueError as error:
+                self.unreadable.append(f"{record.topic}-{record.partition}@{record.offset}: {error}")
+                continue
+            if event.run_id == self.run_id:
+                self._place(Heard(event, record))
+        return self
+
+    def _place(self, heard: Heard) -> None:
+        if isinstance(heard.event, DECIDED):
+            if heard.event.event_id not in self._seen:
+                self.decided[heard.event.event_id] = heard
+                if isinstance(heard.event, PLANS):
+                    self.plans.append(heard)
+        else:
+            self.inputs.setdefault(heard.record.place, []).append(heard)
+        self._seen.add(heard.event.event_id)
+
+
+def first_forgery(recording: Recording) -> Divergence | None:
+    """The first event whose id does not follow from its own fields."""
+    heard = [h for lane in recording.inputs.values() for h in lane] + list(recording.decided.values())
+    for item in heard:
+        entry = BY_NAME[type(item.event).__name__]
+        expected = event_id(item.event.run_id, entry.name, *identity_of(item.event))
+        if expected != item.event.event_id:
+            return Divergence(item.where, f"event_id of {entry.name}", item.event.event_id, expected, str(identity_of(item.event)))
+    return None
+
+
+def short(event: Event) -> str:
+    """An event on one line, time stamp and cursor left out."""
+    shown = [f"{name}={getattr(event, name)!r}" for name in event.__slots__
+             if name not in ("event_id", "run_id", "occurred_at_ms", "input_cursor")]
+    text = f"{type(event).__name__}({', '.join(shown)})"
+    return text if len(text) <= 600 else text[:600] + "..."
+
+
+def compare(decided: Event, recording: Recording) -> Divergence | None:
+    """The difference between a decision made again and the recorded one."""
+    heard = recording.decided.get(decided.event_id)
+    if heard is None:
+        return Divergence(MISSING, f"{type(decided).__name__} {decided.event_id}", "-", short(decided), decided.caused_by)
+    again = replace(decided, occurred_at_ms=heard.event.occurred_at_ms)
+    if encode(again) == heard.record.value:
+        return None
+    names = [n for n in again.__slots__ if getattr(again, n) != getattr(heard.event, n)] or ["bytes"]
+    return Divergence(
+        heard.where, f"{type(decided).__name__} {decided.event_id}, field {', '.join(names)}",
+        "; ".join(repr(getattr(heard.event, n, heard.record.value)) for n in names),
+        "; ".join(repr(getattr(again, n, "")) for n in names), decided.caused_by)
+
+
+@dataclass(slots=True)
+class Repetition:
+    """Walks through a recording, plan by plan."""
+
+    recording: Recording
+    pool: Pool = field(default_factory=initial)
+    position: dict[Place, int] = field(default_factory=dict)
+    said: set[str] = field(default_factory=set)
+
+    def advance(self, cursor: Mapping[Place, int]) -> None:
+        """Fold the inputs that lie before a cursor."""
+        for place in sorted(self.recording.inputs):
+            lane = self.recording.inputs[place]
+            index = self.position.get(place, 0)
+            while index < len(lane) and lane[index].record.offset < cursor.get(place, 0):
+                self.pool = apply(self.pool, lane[index].event)
+                index += 1
+            self.position[place] = index
+
+    def decide_all(self, cursor: tuple[Cursor, ...]) -> Divergence | None:
+        """Decide until nothing is due and compare each decision."""
+        while due := decide(self.pool, cursor):
+            for event in due:
+                difference = compare(event, self.recording)
+                if difference is not None:
+                    return difference
+                self.said.add(event.event_id)
+                self.pool = apply(self.pool, event)
+        return None
+
+    def step(self, plan: Heard) -> Divergence | None:
+        """Repeat one recorded plan."""
+        if plan.event.event_id in self.said:
+            return None
+        self.advance({Place(c.topic, c.partition): c.next_offset for c in plan.event.input_cursor})
+        difference = self.decide_all(plan.event.input_cursor)
+        if difference is None and plan.event.event_id not in self.said:
+            return Divergence(plan.where, f"{type(plan.event).__name__} {plan.event.event_id}", short(plan.event),
+                              "nothing is due at its cursor", plan.event.caused_by)
+        return difference
+
+    def run(self, is_complete: bool, on_plan: Callable[[], None] = lambda: None) -> Divergence | None:
+        """Repeat every plan, then the rest; the first difference, or ``None``.
+
+        Args:
+            is_complete: whether the run ended; one that was cut off may lack its last decisions.
+            on_plan: called after each plan.
+        """
+        difference = first_forgery(self.recording)
+        for plan in self.recording.plans:
+            difference = difference or self.step(plan)
+            on_plan()
+            if difference is not None and not is_complete and plan is self.recording.plans[-1] and difference.where == MISSING:
+                return None
+        return difference or self.finish(is_complete)
+
+    def finish(self, is_complete: bool) -> Divergence | None:
+        """Fold the rest; every recorded decision must have been made again, and none may be missing."""
+        self.advance({place: lane[-1].record.offset + 1 for place, lane in self.recording.inputs.items()})
+        difference = self.decide_all(())
+        if difference is not None and (is_complete or difference.where != MISSING):
+            return difference
+        for key, heard in self.recording.decided.items():
+            if key not in self.said:
+                return Divergence(heard.where, f"{type(heard.event).__name__} {key}", short(heard.event), "never decided",
+                                  heard.event.caused_by)
+        return None
