@@ -52,6 +52,18 @@ def status(name: RunName = None, runs: Runs = Path("runs"), as_json: AsJson = Fa
 
 
 @app.command()
+def replay(
+    name: RunName = None, runs: Runs = Path("runs"), as_json: AsJson = False,
+    parts: Annotated[str, typer.Option(help="decisions,learning,rewards: what to repeat.")] = "decisions,learning,rewards",
+    source: Annotated[str, typer.Option("--from", help="Broker (host:port) to read from instead of the archive.")] = "",
+) -> None:
+    """Decide, learn and play a recorded run again; exit code 0 only if all is equal."""
+    from commands import replay as command
+
+    raise typer.Exit(0 if command.show(name, runs, source, tuple(parts.split(",")), as_json, console) else 1)
+
+
+@app.command()
 def topics(as_json: AsJson = False) -> None:
     """Every topic with its events, key and who writes and reads it."""
     from commands import topics as command

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import torch
 from transformers.utils.logging import disable_progress_bar
 
 from commands.config import RunConfig
@@ -52,6 +53,7 @@ def installed_versions(environment_name: str) -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "not installed"
+    found["cpu"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
     return found
 
 

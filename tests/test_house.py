@@ -18,7 +18,7 @@ DOORS = {
 }
 KEPT_BY = {
     "faust": {"streams/worker.py", "streams/embedded_broker.py"}, "mode": {"streams/worker.py"}, "deepspeed": {"trainer"},
-    "torch": {"trainer"}, "transformers": {"trainer", "commands/trainer.py"}, "vllm": {"trainer", "synthesizer"},
+    "torch": {"trainer", "commands/trainer.py"}, "transformers": {"trainer", "commands/trainer.py"}, "vllm": {"trainer", "synthesizer"},
     "confluent_kafka": {"streams"}, "aiokafka": {"streams"}, "bfcl_eval": {"environments"},
 }
 PURE = (
