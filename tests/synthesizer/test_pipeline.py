@@ -1,5 +1,8 @@
 """One signal in, its events out."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -132,6 +135,23 @@ def test_the_same_signal_gives_identical_bytes():
     for seed in list(SEEDS.values())[::29]:
         first, second = (outcome(ScriptedBackend(), seed=seed) for _ in range(2))
         assert [encode(event) for event in first] == [encode(event) for event in second]
+
+
+def test_another_process_with_another_hash_seed_gives_identical_bytes():
+    script = (
+        "import hashlib\n"
+        "from schemas import encode\n"
+        "from tests.synthesizer.test_pipeline import SEEDS, ScriptedBackend, outcome\n"
+        "events = [e for s in list(SEEDS.values())[::57] for e in outcome(ScriptedBackend(), seed=s)]\n"
+        "print(hashlib.sha256(b''.join(map(encode, events))).hexdigest())\n"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", script], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1 and len(digests.pop().strip()) == 64
 
 
 def test_other_signals_give_other_variants():

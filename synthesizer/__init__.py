@@ -1,0 +1,1 @@
+"""New tasks from boundary tasks: plan, execute, rewrite, critique, augment. Speaks to the rest only through events."""
