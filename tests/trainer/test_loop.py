@@ -242,6 +242,31 @@ def test_the_stage_decides_which_reward_is_learned_from(whole, tmp_path):
     assert digests_of(log)[1] != digests_of(whole[0])[1]
 
 
+class StagedLog(CrashingLog):
+    """Plans the second epoch only once the second stage has started, as the pool does."""
+
+    def append(self, events):
+        super().append(events)
+        if any(isinstance(event, StageStarted) and event.ordinal == 1 for event in events):
+            super().append([replace(e, stage="late") if isinstance(e, EpochPlanned) else e for e in second_epoch()])
+
+
+def second_epoch():
+    return [e for e in planned_events() if isinstance(e, (EpochPlanned, BatchPlanned)) and e.epoch == 1]
+
+
+def test_the_next_stage_is_opened_behind_the_last_step_of_the_one_before(whole, tmp_path):
+    log = StagedLog()
+    log.append([e for e in planned_events() if e not in second_epoch()])
+    late = make(StageStarted, RUN, stage="late", ordinal=1, reward=RewardKind.PROGRESS, synthesis=False, first_step=3,
+                first_epoch=1, num_epochs=1)
+    setup = setup_of(log, tmp_path, next_stage=lambda done: late if done.epoch == 0 else None)
+    assert train(setup) is RunOutcome.COMPLETED
+    assert [stage.stage for stage in events_of(log, StageStarted)] == ["full", "late"]
+    assert [step.stage for step in events_of(log, StepCompleted)] == ["full", "full", "late", "late"]
+    assert digests_of(log) == digests_of(whole[0])
+
+
 def test_other_weights_than_the_run_started_from_are_refused(tmp_path):
     started = make(RunStarted, RUN, config_json="{}", seed=11, versions={}, template_hash="", tokenizer_hash="",
                    tool_schema_hash="", weights_digest="a" * 64)

@@ -1,0 +1,42 @@
+"""Llama-3.1 JSON calls: ``{"name": ..., "parameters": {...}}``, several divided by ``;``, or a list of them.
+
+The python tag in front and the end tokens behind are dropped. A message that starts with neither ``{`` nor ``[`` nor the
+tag is an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from environments.interface import ToolSchema
+from environments.parsing.json_calls import call_of, load_json_sequence
+from environments.parsing.outcome import Malformed, as_parser
+from schemas.events import Call
+
+PYTHON_TAG = "<|python_tag|>"
+END_TOKENS = ("<|eot_id|>", "<|eom_id|>")
+
+
+@as_parser
+def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None:
+    """Calls in order, or None for prose."""
+    start = len(text) - len(text.lstrip())
+    tagged = text.startswith(PYTHON_TAG, start)
+    start += len(PYTHON_TAG) if tagged else 0
+    body = text[start:].rstrip()
+    for token in END_TOKENS:
+        body = body.removesuffix(token)
+    if not tagged and not body.startswith(("{", "[")):
+        return None
+    values = load_json_sequence(body, start, ";")
+    if len(values) == 1 and isinstance(values[0], list):
+        values = tuple(values[0])
+    if not values and tagged:
+        raise Malformed("nothing follows the python tag", start)
+    return tuple(_call(value, start) for value in values)
+
+
+def _call(value: object, position: int) -> Call:
+    """``arguments`` is accepted for ``parameters``, as common servers do; never both."""
+    key = "arguments" if isinstance(value, Mapping) and "arguments" in value else "parameters"
+    return call_of(value, position, key)

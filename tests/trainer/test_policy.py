@@ -1,0 +1,83 @@
+"""Small policies are functions of config, seed and texts; loaded ones bring the template that fits them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from tests.trainer.test_template import chat_tokenizer
+from trainer.policy import PolicyConfig, build_policy, load_policy, save_policy, tokenizer_digest, train_tokenizer
+from trainer.template import COMPACT_TOKENS, ChatTemplate, CompactTemplate
+from trainer.weights import weights_digest
+
+TEXTS = ["Copy 'report.txt' to the archive folder.", 'cp{"destination":"archive","source":"report.txt"}']
+SMALL = PolicyConfig(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, intermediate_size=16,
+                     vocab_size=320, max_tokens=64)
+
+
+def test_equal_config_and_texts_give_equal_weights_and_tokenizer() -> None:
+    first, second = build_policy(SMALL, TEXTS), build_policy(SMALL, TEXTS)
+    other = build_policy(SMALL.model_copy(update={"seed": 1}), TEXTS)
+    assert weights_digest(first[0]) == weights_digest(second[0]) != weights_digest(other[0])
+    assert tokenizer_digest(first[1]) == tokenizer_digest(second[1]) == tokenizer_digest(other[1])
+    assert tokenizer_digest(first[1]) != tokenizer_digest(train_tokenizer(["other"], 320))
+
+
+def test_building_a_policy_leaves_the_global_random_state_alone() -> None:
+    before = torch.get_rng_state()
+    build_policy(SMALL, TEXTS)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("text", ["", "Grüße – 漢字 \x00\n\t", "a  b   c", "<u> </c>", "3.14 and -2,500"])
+def test_any_text_survives_the_tokenizer(text: str) -> None:
+    template = CompactTemplate(train_tokenizer(TEXTS, 320))
+    assert template.message_text(template._encode(text)) == text
+
+
+def test_a_name_is_the_same_tokens_in_a_sentence_and_in_a_call() -> None:
+    tokenizer = train_tokenizer(TEXTS, 320)
+    name = tokenizer.encode("report.txt")
+    for text in TEXTS:
+        ids = tokenizer.encode(text)
+        assert any(ids[at: at + len(name)] == name for at in range(len(ids))), text
+
+
+def test_a_saved_policy_is_small_plain_and_loads_with_the_compact_template(tmp_path: Path) -> None:
+    model, tokenizer = build_policy(SMALL, TEXTS)
+    digest = weights_digest(model)
+    save_policy(model, tokenizer, tmp_path)
+    assert weights_digest(model) == digest, "saving changed the model"
+    policy = load_policy(tmp_path)
+    assert isinstance(policy.template, CompactTemplate)
+    assert policy.model.dtype is torch.float32 and tokenizer_digest(policy.tokenizer) == tokenizer_digest(tokenizer)
+    for name, value in model.state_dict().items():
+        assert torch.equal(policy.model.state_dict()[name], value.to(torch.bfloat16).float()), name
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "bfloat16"
+    assert set(COMPACT_TOKENS) <= set(policy.tokenizer.get_vocab())
+
+
+def test_a_chat_model_loads_with_its_chat_template_and_all_its_stop_tokens(tmp_path: Path) -> None:
+    model, _ = build_policy(SMALL, TEXTS)
+    tokenizer = chat_tokenizer()
+    model.generation_config.eos_token_id = [7, tokenizer.eos_token_id]
+    save_policy(model, tokenizer, tmp_path)
+    template = load_policy(tmp_path, parser="strict").template
+    assert isinstance(template, ChatTemplate) and template.parser == "strict"
+    assert template.stop_ids == {7, tokenizer.eos_token_id}
+
+
+def test_a_tokenizer_with_neither_format_is_refused_by_name(tmp_path: Path) -> None:
+    model, _ = build_policy(SMALL, TEXTS)
+    save_policy(model, chat_tokenizer(None), tmp_path)
+    with pytest.raises(ValueError, match="neither the compact control tokens nor a chat template"):
+        load_policy(tmp_path)
+
+
+def test_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(ValidationError, match="widht"):
+        PolicyConfig(widht=3)

@@ -1,0 +1,1 @@
+"""Learning: rollouts, advantages, loss, engines, samplers, checkpoints and the loop that ties them together."""

@@ -1,0 +1,78 @@
+"""Log-probabilities of given tokens under a model, without ever holding the logits of a whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from trainer.causal_lm import CausalLM
+
+LOGITS_AT_ONCE = 2**24
+"""Most logits (tokens times vocabulary) that exist at a time; 64 MiB in float32."""
+
+
+class Scored(NamedTuple):
+    """Per trained token: log-probability, and entropy of the distribution it came from (nats)."""
+
+    logprobs_N: torch.Tensor
+    entropy_N: torch.Tensor | None
+
+
+class Padded(NamedTuple):
+    """Sequences side by side, padded at the right; what is padded comes after everything that counts."""
+
+    ids_BT: torch.Tensor
+    mask_BT: torch.Tensor
+
+
+def padded(ids_B: Sequence[np.ndarray], mask_B: Sequence[np.ndarray], device: torch.device) -> Padded:
+    """Tensors of shape (B, longest) of token ids (int64) and trained positions (bool)."""
+    shape = (len(ids_B), max(len(ids_T) for ids_T in ids_B))
+    ids, mask = np.zeros(shape, np.int64), np.zeros(shape, bool)
+    for row, (ids_T, mask_T) in enumerate(zip(ids_B, mask_B, strict=True)):
+        ids[row, : len(ids_T)] = ids_T
+        mask[row, : len(mask_T)] = mask_T
+    return Padded(torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device))
+
+
+def score(policy: CausalLM, batch: Padded, temperature: float = 1.0, with_entropy: bool = False) -> Scored:
+    """Score every masked token given what stands before it, row by row.
+
+    A causal model never looks at what comes later, so padding at the right needs no attention mask.
+
+    Args:
+        policy: the model; gradients flow if they are enabled.
+        batch: padded sequences; the first token of a row is never scored.
+        temperature: divisor of the logits, as in sampling.
+        with_entropy: also give entropies.
+    """
+    hidden_BTH = policy.decoder(input_ids=batch.ids_BT, use_cache=False).last_hidden_state
+    scored_BT = batch.mask_BT[:, 1:]
+    hidden_NH, targets_N = hidden_BTH[:, :-1][scored_BT], batch.ids_BT[:, 1:][scored_BT]
+    at_once = max(1, LOGITS_AT_ONCE // policy.model.config.vocab_size)
+    pieces = list(zip(hidden_NH.split(at_once), targets_N.split(at_once), strict=True))
+    again = len(pieces) > 1 and torch.is_grad_enabled()
+    parts = [
+        checkpoint(_score_piece, policy, *piece, temperature, with_entropy, use_reentrant=False)
+        if again else _score_piece(policy, *piece, temperature, with_entropy)
+        for piece in pieces
+    ]
+    logprobs_N = torch.cat([part.logprobs_N for part in parts])
+    return Scored(logprobs_N, torch.cat([part.entropy_N for part in parts]) if with_entropy else None)
+
+
+def _score_piece(
+    policy: CausalLM, hidden_NH: torch.Tensor, targets_N: torch.Tensor, temperature: float, with_entropy: bool
+) -> Scored:
+    logits_NV = policy.head(hidden_NH).float()
+    if temperature != 1.0:
+        logits_NV = logits_NV / temperature
+    total_N = torch.logsumexp(logits_NV, dim=-1)
+    logprobs_N = logits_NV.gather(1, targets_N[:, None])[:, 0] - total_N
+    if not with_entropy:
+        return Scored(logprobs_N, None)
+    return Scored(logprobs_N, total_N - (torch.softmax(logits_NV, dim=-1) * logits_NV).sum(-1))

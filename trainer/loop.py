@@ -1,0 +1,197 @@
+"""The trainer's main loop: hear a planned batch, play it, record it, learn from the record, announce the step.
+
+Rollouts are in the log before the update and the update is made from the log, so a restart goes the same way:
+from the last complete checkpoint it learns the recorded steps again without playing, compares every digest with
+the one in the log, and goes on. Steps count from 1; step 0 stands for the weights the run started from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from schemas import decode, encode, make
+from schemas.events import BatchPlanned, RolloutGroupCompleted, RunFinished, RunOutcome, StepCompleted
+from streams.log import LogGap
+from trainer.checkpoint import (
+    checkpoint_name,
+    latest_complete,
+    load_announcement,
+    load_training_state,
+    load_weights,
+    write_checkpoint,
+)
+from trainer.engine import UpdateBatch
+from trainer.evaluation import evaluate
+from trainer.rollouts import batch_metrics, groups_of, play_batch, update_batch_from_events
+from trainer.setup import DigestMismatch, NothingCame, TrainerSetup
+from trainer.view import RunView
+
+POLL_S = 0.5
+
+
+def train(setup: TrainerSetup) -> RunOutcome:
+    """Train to the end of the last epoch, from wherever the checkpoints and the log say the run stands.
+
+    Raises:
+        DigestMismatch: a recorded step cannot be repeated.
+        NothingCame: no plan came within the patience.
+    """
+    view = RunView()
+    view.hear(setup.reader.catch_up())
+    step = _restore(setup, view)
+    while not view.is_finished:
+        done = view.steps.get(step)
+        is_last = done is not None and done.is_last_of_epoch and done.epoch >= setup.num_epochs - 1
+        _evaluate_if_due(setup, view, step, is_last)
+        if is_last:
+            _finish(setup, view, done)
+            break
+        if done is not None and done.is_last_of_epoch:
+            _open_next_stage(setup, view, done)
+        plan = _next_plan(setup, view, step + 1)
+        if plan is None:
+            return RunOutcome.INTERRUPTED
+        started_s = time.perf_counter()
+        groups = _rollouts(setup, view, plan)
+        played_s = time.perf_counter()
+        batch, metrics = _learn(setup, view, plan, groups)
+        timings_ms = {"rollout": 1e3 * (played_s - started_s), "update": 1e3 * (time.perf_counter() - played_s)}
+        _complete(setup, view, plan, groups, batch, metrics, timings_ms)
+        step = plan.step
+    return RunOutcome.COMPLETED
+
+
+def _restore(setup: TrainerSetup, view: RunView) -> int:
+    """Load the last complete checkpoint, or write that of step 0 if there is none; returns its step."""
+    checkpoint = latest_complete(setup.checkpoints)
+    if checkpoint is None:
+        if view.weights_digest not in ("", setup.engine.digest()):
+            raise DigestMismatch(f"run {setup.run_id} started from weights {view.weights_digest}, but the policy given "
+                                 f"has {setup.engine.digest()}")
+        _write_checkpoint(setup, 0, b"")
+        return 0
+    load_weights(checkpoint, setup.engine.model)
+    setup.engine.load_state_dict(load_training_state(checkpoint)["engine"])
+    announcement = load_announcement(checkpoint)
+    if announcement:
+        _announce(setup, view, decode(announcement))
+    view.forget_before(checkpoint.step + 1)
+    return checkpoint.step
+
+
+def _next_plan(setup: TrainerSetup, view: RunView, step: int) -> BatchPlanned | None:
+    """The plan of a step once it, its tasks and its epoch are known; None if asked to stop meanwhile."""
+    give_up_s = time.monotonic() + setup.patience_s
+    while not setup.should_stop():
+        if step in view.plans and not view.missing_for(view.plans[step]):
+            return view.plans[step]
+        if time.monotonic() > give_up_s:
+            missing = view.missing_for(view.plans[step]) if step in view.plans else f"BatchPlanned of step {step}"
+            raise NothingCame(f"run {setup.run_id}: {missing} did not come within {setup.patience_s:.0f} s; "
+                              "is the streams worker running?")
+        view.hear(setup.reader.poll(POLL_S))
+    return None
+
+
+def _rollouts(setup: TrainerSetup, view: RunView, plan: BatchPlanned) -> list[RolloutGroupCompleted]:
+    """The groups of a batch: out of the log if all are there, else played and recorded, bodies first."""
+    recorded = view.recorded_groups(plan)
+    if recorded is not None:
+        return recorded
+    if plan.step in view.steps:
+        raise LogGap(f"step {plan.step} is completed in the log but its rollouts are not all there; restore the log "
+                     "from the archive")
+    trajectories = play_batch(
+        plan, view.tasks, setup.config.group_size, setup.sampler, setup.sampling, setup.new_episode,
+        lambda finished, total: setup.on_progress("rollouts", finished, total),
+    )
+    setup.log.append([body for body in trajectories if body.trajectory_id not in view.trajectories])
+    view.hear(trajectories)
+    groups = groups_of(plan, [view.trajectories[body.trajectory_id] for body in trajectories])
+    setup.log.append([group for group in groups if (plan.step, group.task_id) not in view.groups])
+    view.hear(groups)
+    return [view.groups[plan.step, group.task_id] for group in groups]
+
+
+def _learn(
+    setup: TrainerSetup, view: RunView, plan: BatchPlanned, groups: list[RolloutGroupCompleted]
+) -> tuple[UpdateBatch, dict[str, float]]:
+    """Update the weights from recorded events."""
+    config = setup.config
+    batch = update_batch_from_events(
+        plan.step, groups, view.trajectories, view.reward_of(plan.epoch, config.reward),
+        normalise_std=config.normalise_std, leave_one_out=config.leave_one_out,
+    )
+    return batch, {**batch_metrics(groups, view.trajectories), **setup.engine.update(batch)}
+
+
+def _complete(
+    setup: TrainerSetup, view: RunView, plan: BatchPlanned, groups: list[RolloutGroupCompleted], batch: UpdateBatch,
+    metrics: Mapping[str, float], timings_ms: Mapping[str, float],
+) -> None:
+    """Compare with the log if the step is in it, write the checkpoint if one is due, then announce the step."""
+    is_due = plan.is_last_of_epoch or plan.step % setup.config.checkpoint_every_steps == 0
+    done = make(
+        StepCompleted, setup.run_id, caused_by=plan.event_id, step=plan.step, epoch=plan.epoch,
+        stage=view.stage_of(plan.epoch), policy_version=plan.step, weights_digest=setup.engine.digest(),
+        checkpoint=checkpoint_name(plan.step) if is_due else "", is_last_of_epoch=plan.is_last_of_epoch,
+        num_groups=batch.num_groups, num_zero_variance=batch.num_zero_variance, num_trajectories=len(batch.sequences),
+        num_trained_tokens=batch.num_trained_tokens, group_ids=tuple(group.group_id for group in groups),
+        metrics=dict(metrics), timings_ms=dict(timings_ms),
+    )
+    recorded = view.steps.get(plan.step)
+    if recorded is not None and recorded.weights_digest != done.weights_digest:
+        raise DigestMismatch(f"step {plan.step}: the log says weights {recorded.weights_digest}, learning it again "
+                             f"gave {done.weights_digest}; same packages, machine and settings as before?")
+    if is_due:
+        _write_checkpoint(setup, plan.step, encode(recorded or done))
+    _announce(setup, view, done)
+    view.forget_before(plan.step + 1)
+
+
+def _write_checkpoint(setup: TrainerSetup, step: int, announcement: bytes) -> None:
+    write_checkpoint(
+        setup.checkpoints, step, setup.engine.model, setup.tokenizer, {"engine": setup.engine.state_dict()},
+        announcement, setup.config.keep_checkpoints,
+    )
+
+
+def _announce(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
+    if done.step not in view.steps:
+        setup.log.append([done])
+        view.hear([done])
+
+
+def _evaluate_if_due(setup: TrainerSetup, view: RunView, step: int, is_last: bool) -> None:
+    """Measure the suites that have no result for this step, at start, at end and every M steps."""
+    every = setup.config.eval_every_steps
+    if not (step == 0 or is_last or (every and step % every == 0)):
+        return
+    params = replace(setup.sampling, greedy=setup.config.eval_greedy)
+    caused_by = view.steps[step].event_id if step in view.steps else ""
+    for suite in setup.suites:
+        if suite.tasks and suite.num_rollouts and not view.has_evaluation(suite.name, step):
+            result = evaluate(
+                setup.run_id, suite, step, setup.sampler, params, setup.new_episode, caused_by,
+                lambda finished, total: setup.on_progress("evaluation", finished, total),
+            )
+            setup.log.append([result])
+            view.hear([result])
+
+
+def _open_next_stage(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
+    stage = setup.next_stage(done)
+    if stage is not None and not view.knows_stage(stage.stage):
+        setup.log.append([stage])
+        view.hear([stage])
+
+
+def _finish(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
+    end = make(
+        RunFinished, setup.run_id, caused_by=done.event_id, outcome=RunOutcome.COMPLETED, step=done.step,
+        epoch=done.epoch, reason=f"all {setup.num_epochs} epochs trained", weights_digest=setup.engine.digest(),
+    )
+    setup.log.append([end])
+    view.hear([end])

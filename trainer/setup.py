@@ -1,0 +1,75 @@
+"""What the trainer's loop works with, and the errors by which it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from schemas.events import StageStarted, StepCompleted
+from streams.log import Log
+from streams.reader import EventReader
+from trainer.config import TrainerConfig
+from trainer.engine import Engine
+from trainer.episodes import NewEpisode
+from trainer.evaluation import Suite
+from trainer.sampler import Sampler, SamplingParams
+
+
+class DigestMismatch(RuntimeError):
+    """Learning a recorded step again gave other weights than the log says."""
+
+
+class NothingCame(TimeoutError):
+    """An event the trainer needs did not come in time; the text names it and who writes it."""
+
+
+@dataclass(frozen=True)
+class TrainerSetup:
+    """Everything the loop works with.
+
+    Attributes:
+        run_id: The run.
+        seed: Master seed of the rollouts.
+        num_epochs: Planned epochs of the whole run.
+        config: Settings.
+        engine: Holds the weights.
+        sampler: Plays with the same weights.
+        new_episode: A fresh episode of a task.
+        suites: Held-out tasks to evaluate.
+        tokenizer: Saved with every checkpoint.
+        checkpoints: Folder of the checkpoints.
+        log: Where events are written.
+        reader: Where events of this run are heard; follows ``trainer.view.TOPICS`` from the beginning.
+        next_stage: The curriculum stage that begins behind an epoch's last step, if one does.
+        should_stop: Asked between steps; True ends the loop early.
+        on_progress: Told (phase, finished rollouts, all rollouts).
+        patience_s: How long to wait for an event before giving up, seconds.
+    """
+
+    run_id: str
+    seed: int
+    num_epochs: int
+    config: TrainerConfig
+    engine: Engine
+    sampler: Sampler
+    new_episode: NewEpisode
+    suites: tuple[Suite, ...]
+    tokenizer: PreTrainedTokenizerBase | None
+    checkpoints: Path
+    log: Log
+    reader: EventReader
+    next_stage: Callable[[StepCompleted], StageStarted | None] = lambda done: None
+    should_stop: Callable[[], bool] = lambda: False
+    on_progress: Callable[[str, int, int], None] = lambda phase, finished, total: None
+    patience_s: float = 600.0
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """How the rollouts of a batch are sampled."""
+        config = self.config
+        return SamplingParams(
+            self.seed, config.max_message_tokens, config.max_episode_tokens, config.temperature, config.top_p
+        )

@@ -1,0 +1,121 @@
+"""What the trainer has heard so far, by the keys it looks things up with.
+
+Hearing is idempotent and the first version of a fact wins, so the order of topics and repeated events change
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from schemas.events import (
+    BatchPlanned,
+    EpochPlanned,
+    EvaluationCompleted,
+    Event,
+    RewardKind,
+    RolloutGroupCompleted,
+    RunFinished,
+    RunOutcome,
+    RunStarted,
+    StageStarted,
+    StepCompleted,
+    Task,
+    TaskSeeded,
+    TaskSynthesized,
+    TrajectoryRecorded,
+)
+
+TOPICS = ("runs", "tasks", "batches", "trajectories", "rollouts", "steps")
+"""Topics the trainer follows."""
+
+
+class RunView:
+    """Facts of one run.
+
+    Attributes:
+        tasks: Task by id.
+        plans: Planned batch by step.
+        groups: Group by (step, task id).
+        trajectories: Body by trajectory id; bodies of forgotten steps are gone.
+        steps: Completed step by step.
+        is_finished: Whether the run was completed.
+        weights_digest: Digest of the weights the run started from; empty if RunStarted was not heard.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, Task] = {}
+        self.plans: dict[int, BatchPlanned] = {}
+        self.groups: dict[tuple[int, str], RolloutGroupCompleted] = {}
+        self.trajectories: dict[str, TrajectoryRecorded] = {}
+        self.steps: dict[int, StepCompleted] = {}
+        self.is_finished = False
+        self.weights_digest = ""
+        self._stage_of_epoch: dict[int, str] = {}
+        self._reward_of_stage: dict[str, RewardKind] = {}
+        self._evaluations: set[tuple[str, int]] = set()
+        self._first_step = 0
+
+    def hear(self, events: Iterable[Event]) -> None:
+        """Take in events; types the trainer does not need are passed over."""
+        for event in events:
+            match event:
+                case TaskSeeded() | TaskSynthesized():
+                    self.tasks.setdefault(event.task.task_id, event.task)
+                case BatchPlanned():
+                    self.plans.setdefault(event.step, event)
+                case TrajectoryRecorded() if event.step >= self._first_step:
+                    self.trajectories.setdefault(event.trajectory_id, event)
+                case RolloutGroupCompleted() if event.step >= self._first_step:
+                    self.groups.setdefault((event.step, event.task_id), event)
+                case StepCompleted():
+                    self.steps.setdefault(event.step, event)
+                case EpochPlanned():
+                    self._stage_of_epoch.setdefault(event.epoch, event.stage)
+                case StageStarted():
+                    self._reward_of_stage.setdefault(event.stage, event.reward)
+                case EvaluationCompleted():
+                    self._evaluations.add((event.suite, event.step))
+                case RunStarted():
+                    self.weights_digest = event.weights_digest
+                case RunFinished():
+                    self.is_finished = self.is_finished or event.outcome is RunOutcome.COMPLETED
+
+    def forget_before(self, step: int) -> None:
+        """Let go of the rollouts of all steps before ``step``."""
+        self._first_step = step
+        self.groups = {key: group for key, group in self.groups.items() if group.step >= step}
+        self.trajectories = {key: body for key, body in self.trajectories.items() if body.step >= step}
+
+    def stage_of(self, epoch: int) -> str:
+        """Curriculum stage of an epoch; empty if its plan was not heard."""
+        return self._stage_of_epoch.get(epoch, "")
+
+    def knows_stage(self, stage: str) -> bool:
+        """Whether the start of a curriculum stage was heard."""
+        return stage in self._reward_of_stage
+
+    def reward_of(self, epoch: int, default: RewardKind) -> RewardKind:
+        """Reward that drives the updates of an epoch; ``default`` if the epoch belongs to no stage."""
+        return self._reward_of_stage.get(self.stage_of(epoch), default)
+
+    def has_evaluation(self, suite: str, step: int) -> bool:
+        """Whether a suite was measured after a step."""
+        return (suite, step) in self._evaluations
+
+    def missing_for(self, plan: BatchPlanned) -> str:
+        """What must still be heard before a batch can be played, in words; empty if nothing."""
+        if plan.epoch not in self._stage_of_epoch:
+            return f"EpochPlanned of epoch {plan.epoch}"
+        stage = self.stage_of(plan.epoch)
+        if stage and not self.knows_stage(stage):
+            return f"StageStarted of stage {stage!r}"
+        absent = [task_id for task_id in plan.task_ids if task_id not in self.tasks]
+        return f"the task {absent[0]} of step {plan.step}" if absent else ""
+
+    def recorded_groups(self, plan: BatchPlanned) -> list[RolloutGroupCompleted] | None:
+        """The groups of a batch in plan order if all of them and all their bodies are known, else None."""
+        groups = [self.groups.get((plan.step, task_id)) for task_id in plan.task_ids]
+        if not all(group and all(body in self.trajectories for body in group.trajectory_ids) for group in groups):
+            return None
+        return groups
