@@ -18,7 +18,7 @@ console = Console()
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; the shipped two-core run if not given.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, wins over file and environment.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 RunName = Annotated[str | None, typer.Argument(help="Run id or folder; the newest run if not given.")]
 
 
@@ -33,11 +33,12 @@ def run(
     from commands.config import load_config
 
     try:
+        where = [f"run.folder={runs}"] if runs else []
+        settings = load_config(config, os.environ, [*(overrides or []), *where])
         if resume:
-            command.resume(resume, runs or Path("runs"), console)
+            command.resume(resume, settings.run.folder, settings.kafka.client, console)
         else:
-            where = [f"run.folder={runs}"] if runs else []
-            command.start_new(load_config(config, os.environ, [*(overrides or []), *where]), console)
+            command.start_new(settings, console)
     except KeyboardInterrupt:
         console.print("stopped; go on with: rods run --resume RUN (the id is in the first line above)")
         raise typer.Exit(130) from None
@@ -65,7 +66,7 @@ def replay(
 
 @app.command()
 def topics(as_json: AsJson = False) -> None:
-    """Every topic with its events, key and who writes and reads it."""
+    """Every event type with its topic, key and meaning."""
     from commands import topics as command
 
     command.show(as_json, console)

@@ -15,12 +15,14 @@ from streams.archive import ArchiveLog
 from streams.archiver import restore
 from streams.connection import Connection
 from streams.embedded_broker import EmbeddedBroker
+from streams.journal import clear, fill_in
 from streams.kafka_log import KafkaLog
 from streams.processes import Child, ProcessFailed
-from streams.topics import ensure_topics
+from streams.topics import ensure_topics, partitions_of
 
 READY_TIMEOUT_S = 90.0
 DRAIN_TIMEOUT_S = 120.0
+PROCESSES = ("archiver", "worker", "synthesizer", "trainer")
 
 
 class BrokerLost(ConnectionError):
@@ -54,20 +56,33 @@ class Fleet(AbstractContextManager):
         """
         if self.config.kafka.bootstrap_servers:
             self.connection = self.config.kafka.connection()
+            ensure_topics(self.connection)
         else:
-            self.broker = EmbeddedBroker(self.folder.logs / "broker.log", self.config.kafka.port).start()
-            self.connection = self.config.kafka.connection(self.broker.bootstrap_servers)
-            self.say(f"broker: embedded, on {self.broker.bootstrap_servers}")
-        ensure_topics(self.connection)
-        if resume and self.broker is not None:
-            log = KafkaLog(self.connection)
-            self.say(f"archive: {restore(ArchiveLog(self.folder.archive), log)} records restored")
-            log.close()
-        for name in ("archiver", "worker", "synthesizer", "trainer"):
+            self.start_broker(resume)
+        for name in PROCESSES:
             self.launch(name)
-        for name in ("archiver", "worker", "synthesizer"):
+        for name in PROCESSES[:-1]:
             self.children[name].await_file(self.ready_file(name), READY_TIMEOUT_S)
         return self.connection
+
+    def start_broker(self, restore_archive: bool) -> None:
+        """A fresh embedded broker with our topics, filled from archive and journals if asked for."""
+        self.broker = EmbeddedBroker(self.folder.logs / "broker.log", self.config.kafka.port).start()
+        self.connection = self.config.kafka.connection(self.broker.bootstrap_servers)
+        self.say(f"broker: embedded, on {self.broker.bootstrap_servers}")
+        ensure_topics(self.connection)
+        if restore_archive:
+            log, archive = KafkaLog(self.connection), ArchiveLog(self.folder.archive, partitions_of(self.connection))
+            num_restored, num_filled = restore(archive, log), fill_in(self.folder.journals, archive, log)
+            self.say(f"archive: {num_restored} records restored, {num_filled} filled in from the journals")
+            log.close()
+
+    def recover(self) -> Connection:
+        """The embedded broker died: end what hangs on it, restore a fresh one, start every process again."""
+        for child in self.children.values():
+            child.kill()
+        self.broker.stop()
+        return self.start(resume=True)
 
     def ready_file(self, name: str) -> Path:
         """Written by a process when it listens."""
@@ -96,20 +111,28 @@ class Fleet(AbstractContextManager):
             ProcessFailed: a process crashed more often than ``run.restarts`` allows.
         """
         if self.broker is not None and not self.broker.is_alive():
-            raise BrokerLost(
-                f"the embedded broker died, see {self.folder.logs / 'broker.log'}; "
-                f"go on with: rods run --resume {self.folder.run_id}")
+            self.count_restart("broker")
+            raise BrokerLost(f"the embedded broker died, see {self.folder.logs / 'broker.log'}")
         for name, child in self.children.items():
             if child.is_alive():
                 continue
             if name == "trainer" and child.exit_code == 0:
                 return True
-            self.restarts[name] = self.restarts.get(name, 0) + 1
-            if self.restarts[name] > self.config.run.restarts:
+            if self.count_restart(name) > self.config.run.restarts:
                 child.require_alive()
             self.say(f"{name} ended with exit code {child.exit_code} and is started again ({self.restarts[name]})")
             self.launch(name)
         return False
+
+    def count_restart(self, name: str) -> int:
+        """How often a process was started again, this time included."""
+        self.restarts[name] = self.restarts.get(name, 0) + 1
+        return self.restarts[name]
+
+    @property
+    def may_recover(self) -> bool:
+        """Whether the broker may be started once more."""
+        return self.restarts.get("broker", 0) <= self.config.run.restarts
 
     def stop(self) -> None:
         """Writers first, then the archiver, which drains to the end of the log, then the broker."""
@@ -119,6 +142,8 @@ class Fleet(AbstractContextManager):
         broker_lives = self.broker is None or self.broker.is_alive()
         if "archiver" in self.children:
             self.children["archiver"].stop(DRAIN_TIMEOUT_S if broker_lives else 5.0)
+            if self.children["archiver"].exit_code == 0:
+                clear(self.folder.journals)
         if self.broker is not None:
             self.broker.stop()
         shutil.rmtree(self._scratch, ignore_errors=True)

@@ -33,6 +33,11 @@ class RunFolder:
         return self.path / "archive"
 
     @property
+    def journals(self) -> Path:
+        """Write-ahead journals of the producers, on the embedded broker only."""
+        return self.path / "journals"
+
+    @property
     def checkpoints(self) -> Path:
         """Checkpoints of the trainer."""
         return self.path / "checkpoints"

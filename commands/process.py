@@ -13,7 +13,11 @@ from pathlib import Path
 from commands.config import RunConfig, validated
 from commands.folder import RunFolder
 from streams.connection import Connection
+from streams.journal import JournaledLog
+from streams.kafka_log import KafkaLog
+from streams.log import Log
 from streams.processes import end_with_parent
+from streams.topics import partitions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,13 @@ class ProcessContext:
     connection: Connection
     ready_file: str
     stop: threading.Event
+
+    def producer(self, name: str) -> Log:
+        """The log to append to; on the embedded broker, which forgets, with a journal on disk."""
+        log = KafkaLog(self.connection)
+        if not self.connection.embedded:
+            return log
+        return JournaledLog(log, self.folder.journals / name, self.folder.archive, partitions_of(self.connection))
 
     def ready(self) -> None:
         """Tell the parent that this process listens."""

@@ -18,7 +18,7 @@ from streams.connection import Connection
 from streams.kafka_log import KafkaLog
 from streams.keeper import INPUT_TOPICS, OUTPUT_TOPICS
 from streams.log import Log, LogGap, advanced
-from streams.reader import EventReader
+from streams.observer import Observer
 from streams.replay import Divergence, Recording, Repetition
 from streams.topics import partitions_of
 
@@ -64,20 +64,9 @@ class Source:
     log: Log
     partitions: dict[str, int]
 
-    def reader(self, topics: tuple[str, ...]) -> EventReader:
-        """Events of the run from the beginning; a broken record is skipped here and reported by the decisions part."""
-        return EventReader(_Quiet(self.log), topics, self.partitions, self.folder.run_id, "replay")
-
-
-class _Quiet:
-    """A log that a replay cannot write to: dead letters stay unwritten."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self.read, self.end_offsets = log.read, log.end_offsets
-
-    def append(self, events: object) -> None:
-        """Nothing is written during a replay."""
+    def reader(self, topics: tuple[str, ...]) -> Observer:
+        """Events of the run from the beginning; a broken record is passed over here and named by the decisions part."""
+        return Observer(self.log, topics, self.partitions, self.folder.run_id)
 
 
 def source_of(name: str | None, runs: Path, bootstrap_servers: str) -> Source:

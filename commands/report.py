@@ -25,7 +25,7 @@ body{margin:0 auto;max-width:1400px;padding:20px;background:var(--paper);color:v
 h1{font-size:22px;margin:0}h2{font-size:15px;margin:0 0 6px}p.lead{color:var(--soft);margin:2px 0 14px}
 main{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:16px}
 section{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:14px;min-width:0;overflow-x:auto}
-section>p{color:var(--soft);margin:6px 0 0;font-size:12px}p.none{padding:40px 0;text-align:center}
+section.wide{grid-column:1/-1}main+main,div+main{margin-top:16px}div.half{max-width:640px}section>p{color:var(--soft);margin:6px 0 0;font-size:12px}p.none{padding:40px 0;text-align:center}
 .legend{display:flex;flex-wrap:wrap;gap:4px 14px;font-size:12px;color:var(--soft)}
 .legend i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:5px}
 table{border-collapse:collapse;width:100%;font-size:12.5px}th{text-align:left;font-weight:600;color:var(--soft)}
@@ -55,9 +55,9 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def section(title: str, body: str, note: str = "", name: str = "") -> str:
-    """One panel; ``name`` becomes its id."""
-    anchor = f' id="{escape(name)}"' if name else ""
+def section(title: str, body: str, note: str = "", name: str = "", wide: bool = False) -> str:
+    """One panel; ``name`` becomes its id, a wide one fills its row."""
+    anchor = (f' id="{escape(name)}"' if name else "") + (' class="wide"' if wide else "")
     return f"<section{anchor}><h2>{escape(title)}</h2>{body}{f'<p>{escape(note)}</p>' if note else ''}</section>"
 
 
@@ -163,7 +163,7 @@ def epochs_section(rows: Sequence[EpochRow]) -> str:
     body = table(headings, [
         (row.epoch + 1, row.human_reward, row.generated_reward, row.num_human, row.num_generated, row.num_injected,
          sum(row.retired.values()), row.num_queued, row.num_signals, row.num_variants, row.num_failed) for row in rows])
-    return section("Epochs", body, name="epochs")
+    return section("Epochs", body, name="epochs", wide=True)
 
 
 def facts_section(facts: RunFacts, summary: dict) -> str:

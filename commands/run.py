@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import signal
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
 from commands.config import RunConfig, validated
-from commands.fleet import Fleet
+from commands.fleet import BrokerLost, Fleet
 from commands.folder import RunFolder, find_run
 from commands.view import View, epochs_table, summary_table
 from schemas import TOPICS
@@ -19,8 +20,8 @@ from streams.archive import ArchiveLog
 from streams.kafka_log import KafkaLog
 from streams.keeper import INPUT_TOPICS
 from streams.lag import LagMeter
-from streams.log import Place
-from streams.reader import EventReader
+from streams.log import LogUnavailable, Place
+from streams.observer import Observer
 from streams.summary import RunFacts, summary_of
 from streams.topics import partitions_of
 
@@ -42,10 +43,19 @@ def start_new(config: RunConfig, console: Console) -> dict:
     return drive(folder, config, console, resume=False)
 
 
-def resume(name: str, runs: Path, console: Console) -> dict:
-    """Go on with a run that was stopped; returns the summary."""
+def resume(name: str, runs: Path, client: Mapping[str, str], console: Console) -> dict:
+    """Go on with a run that was stopped; returns the summary.
+
+    Args:
+        name: run id or folder.
+        runs: where run folders lie.
+        client: broker settings, which a run folder never records.
+        console: where to print.
+    """
     folder = find_run(name, runs)
-    config = validated(folder.config(), str(folder.config_file))
+    recorded = folder.config()
+    recorded["kafka"]["client"] = dict(client)
+    config = validated(recorded, str(folder.config_file))
     return drive(folder, config, console, resume=True)
 
 
@@ -61,7 +71,7 @@ def drive(folder: RunFolder, config: RunConfig, console: Console, resume: bool) 
         view.say(f"run {folder.run_id} in {folder.path}")
         with Fleet(folder, config, view.say) as fleet:
             fleet.start(resume)
-            follow(fleet, folder.run_id, view)
+            see_through(fleet, folder.run_id, view)
         facts = facts_of(folder)
         summary = summary_of(facts)
         folder.write_summary(summary)
@@ -71,12 +81,29 @@ def drive(folder: RunFolder, config: RunConfig, console: Console, resume: bool) 
     return summary
 
 
+def see_through(fleet: Fleet, run_id: str, view: View) -> None:
+    """Follow the run to its end, over the death of the embedded broker too.
+
+    Raises:
+        BrokerLost: it died more often than ``run.restarts`` allows.
+    """
+    while True:
+        try:
+            follow(fleet, run_id, view)
+            return
+        except (BrokerLost, LogUnavailable) as error:
+            if fleet.broker is None or fleet.broker.is_alive() or not fleet.may_recover:
+                raise
+            view.say(f"{error}; a fresh one is filled from the archive and the journals")
+            fleet.recover()
+
+
 def follow(fleet: Fleet, run_id: str, view: View) -> None:
     """Show events as they come until the trainer has finished."""
     partitions = partitions_of(fleet.connection)
-    reader = EventReader(KafkaLog(fleet.connection), FACT_TOPICS, partitions, run_id, "view")
+    reader = Observer(KafkaLog(fleet.connection), FACT_TOPICS, partitions, run_id)
     inputs = [Place(topic, number) for topic in INPUT_TOPICS for number in range(partitions[topic])]
-    meter = LagMeter(fleet.connection, "rods-pool", inputs)
+    meter = LagMeter(fleet.connection, fleet.connection.full_name("pool"), inputs)
     facts, lag, asked_at = RunFacts(), None, 0.0
     with view:
         while not fleet.watch():
@@ -93,4 +120,4 @@ def facts_of(folder: RunFolder) -> RunFacts:
     """Every fact of a run, folded from its archive."""
     archive = ArchiveLog(folder.archive)
     topics = [topic for topic in FACT_TOPICS if topic in archive.partitions]
-    return RunFacts().add(EventReader(archive, topics, archive.partitions, folder.run_id, "summary").catch_up())
+    return RunFacts().add(Observer(archive, topics, archive.partitions, folder.run_id).catch_up())

@@ -18,25 +18,27 @@ from commands.process import ProcessContext, context_from_arguments
 from commands.seeds import heldout_tasks, training_tasks
 from environments.registry import environment
 from schemas import Event, make
-from schemas.events import RunOutcome, RunStarted, StageStarted, Task, TaskSeeded
+from schemas.events import RunOutcome, RunStarted, StageStarted, StepCompleted, Task, TaskSeeded
 from streams.kafka_log import KafkaLog
-from streams.log import LogUnavailable
+from streams.log import LogGap, LogUnavailable
 from streams.reader import EventReader
 from streams.summary import HELDOUT
 from streams.topics import partitions_of
 from trainer.checkpoint import BrokenCheckpoint
-from trainer.episodes import EpisodeMaker
+from trainer.episodes import EpisodeMaker, UnplayableTask
 from trainer.evaluation import Suite
 from trainer.hf_sampler import HFSampler
 from trainer.loop import train
 from trainer.policy import Policy, load_policy
 from trainer.setup import DigestMismatch, NothingCame, TrainerSetup
+from trainer.token_choice import NonFiniteLogits
 from trainer.torch_engine import TorchEngine
 from trainer.view import TOPICS
 from trainer.weights import weights_digest
 
 logger = logging.getLogger("rods.trainer")
 ASSET = Path(__file__).parent.parent / "trainer" / "assets" / "default-policy"
+FAILURES = (BrokenCheckpoint, DigestMismatch, LogGap, LogUnavailable, NonFiniteLogits, NothingCame, UnplayableTask)
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "fastavro", "bfcl-eval")
 
 
@@ -77,6 +79,14 @@ def stage_started(config: RunConfig, run_id: str, ordinal: int, first_step: int,
     )
 
 
+def stage_after(done: StepCompleted, config: RunConfig, tasks: Sequence[Task]) -> StageStarted | None:
+    """The stage that begins behind the last step of an epoch, if one does."""
+    ends = [sum(stage.epochs for stage in config.stages[: number + 1]) for number in range(len(config.stages))]
+    if done.epoch + 1 not in ends[:-1]:
+        return None
+    return stage_started(config, done.run_id, ends.index(done.epoch + 1) + 1, done.step + 1, tasks)
+
+
 def opening(context: ProcessContext, policy: Policy, tasks: Sequence[Task]) -> list[Event]:
     """RunStarted and every seed."""
     config, run_id = context.config, context.folder.run_id
@@ -109,7 +119,7 @@ def work(context: ProcessContext) -> RunOutcome:
     disable_progress_bar()
     policy = load_policy(policy_folder(config))
     tasks = training_tasks(config)
-    log = KafkaLog(context.connection)
+    log = context.producer("trainer")
     partitions = partitions_of(context.connection)
     heard = {event.event_id for event in EventReader(log, ("runs", "tasks"), partitions, run_id, "trainer").catch_up()}
     first = [*opening(context, policy, tasks), stage_started(config, run_id, 0, 1, tasks)]
@@ -120,7 +130,7 @@ def work(context: ProcessContext) -> RunOutcome:
         sampler=HFSampler(policy.model, policy.template), new_episode=EpisodeMaker(policy.template.parser),
         suites=suites(config), tokenizer=policy.tokenizer, checkpoints=context.folder.checkpoints, log=log,
         reader=EventReader(KafkaLog(context.connection), TOPICS, partitions, run_id, "trainer"),
-        should_stop=context.stop.is_set,
+        should_stop=context.stop.is_set, next_stage=lambda done: stage_after(done, config, tasks),
     )
     context.ready()
     return train(setup)
@@ -131,7 +141,7 @@ def main() -> None:
     context = context_from_arguments(__doc__)
     try:
         outcome = work(context)
-    except (LogUnavailable, DigestMismatch, NothingCame, BrokenCheckpoint) as error:
+    except FAILURES as error:
         logger.error("%s", error)
         raise SystemExit(1) from error
     logger.info("%s", outcome.value)

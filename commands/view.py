@@ -135,8 +135,8 @@ def summary_table(summary: dict) -> Table:
     """The figures of ``summary.json`` for people."""
     table = Table(box=None, show_header=False, pad_edge=False)
     rows = [
-        ("human seeds, mean progress reward (K = 16)", f"{number(summary['reward_first'])} -> {number(summary['reward_last'])}"),
-        ("held-out tasks, the same measure", f"{number(summary['heldout_reward_first'])} -> {number(summary['heldout_reward_last'])}"),
+        ("human seeds, mean progress reward", f"{number(summary['reward_first'])} -> {number(summary['reward_last'])}"),
+        ("held-out tasks, mean progress reward", f"{number(summary['heldout_reward_first'])} -> {number(summary['heldout_reward_last'])}"),
         ("steps, epochs", f"{summary['steps']}, {summary['epochs']}"),
         ("signals -> variants, failed", f"{summary['boundary_signals']} -> {summary['tasks_synthesized']}, {summary['synthesis_failed']}"),
         ("variants injected, retired", f"{summary['tasks_injected']}, {summary['tasks_retired']} {summary['retire_reasons'] or ''}"),

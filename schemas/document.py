@@ -72,7 +72,7 @@ def mentions(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield ast.unparse(node.args[0]), "written"
         elif isinstance(node, ast.MatchClass):
             yield ast.unparse(node.cls), "read"
-        elif isinstance(node, ast.FunctionDef) and any("register" in ast.unparse(d) for d in node.decorator_list):
+        elif isinstance(node, ast.FunctionDef) and any(ast.unparse(d) == "_rule.register" for d in node.decorator_list):
             yield ast.unparse(node.args.args[0].annotation), "read"
 
 

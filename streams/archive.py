@@ -90,9 +90,10 @@ def read_segment(path: Path, place: Place, from_offset: int) -> Iterator[Record]
 class _Lane:
     """The open end of one partition."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, segment_bytes: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
+        self._segment_bytes = segment_bytes
         self._file: io.BufferedRandom | None = None
         self._writer: Writer | None = None
         self.next_offset = 0
@@ -107,7 +108,7 @@ class _Lane:
     def write(self, record: Record) -> None:
         if record.offset != self.next_offset:
             raise LogGap(f"archive {self._folder}: offset {record.offset} does not follow {self.next_offset - 1}")
-        if self._file is None or self._file.tell() > SEGMENT_BYTES:
+        if self._file is None or self._file.tell() > self._segment_bytes:
             self._open()
         self._writer.write({
             "offset": record.offset, "timestamp_ms": record.timestamp_ms, "key": record.key, "value": record.value,
@@ -118,7 +119,7 @@ class _Lane:
     def _open(self) -> None:
         self.close()
         last = segments(self._folder)[-1:]
-        fresh = not last or last[0].stat().st_size > SEGMENT_BYTES
+        fresh = not last or last[0].stat().st_size > self._segment_bytes
         path = self._folder / f"{self.next_offset:020d}.avro" if fresh else last[0]
         self._file = path.open("a+b")
         self._writer = Writer(self._file, RECORD_SCHEMA, codec=CODEC, sync_interval=SYNC_BYTES)
@@ -143,14 +144,24 @@ class ArchiveLog:
         root: the archive folder.
         partitions: number of partitions by topic; taken from the folder if not given.
         clock: stamps events, milliseconds since 1970.
+        segment_bytes: a segment larger than this is closed.
     """
 
-    def __init__(self, root: Path, partitions: Mapping[str, int] | None = None, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self, root: Path, partitions: Mapping[str, int] | None = None, clock: Callable[[], int] = now_ms,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
         self._root = root
         self._partitions = dict(partitions) if partitions is not None else partitions_in(root)
         self._clock = clock
+        self._segment_bytes = segment_bytes
         self._lanes: dict[Place, _Lane] = {}
         self._loaded: dict[Place, tuple[int, Iterator[Record]]] = {}
+
+    @property
+    def root(self) -> Path:
+        """The archive folder."""
+        return self._root
 
     @property
     def partitions(self) -> Mapping[str, int]:
@@ -163,7 +174,7 @@ class ArchiveLog:
 
     def _lane(self, place: Place) -> _Lane:
         if place not in self._lanes:
-            self._lanes[place] = _Lane(self.folder(place))
+            self._lanes[place] = _Lane(self.folder(place), self._segment_bytes)
         return self._lanes[place]
 
     def append(self, events: Sequence[Event]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from schemas import TOPICS
 from streams.archive import ArchiveLog
 from streams.connection import Connection
+from streams.journal import write_ends
 from streams.kafka_log import KafkaLog
 from streams.log import LogGap, LogUnavailable, Place
 from streams.processes import end_with_parent
@@ -50,6 +51,7 @@ def mirror(log: KafkaLog, archive: ArchiveLog, stopping: Callable[[], bool], on_
                 cursor[record.place] = record.offset + 1
             if records:
                 archive.sync()
+                write_ends(archive.root, cursor)
             copied += len(records)
     finally:
         archive.close()
@@ -72,7 +74,7 @@ def restore(archive: ArchiveLog, log: KafkaLog) -> int:
         offset = 0
         while offset < end:
             records = archive.read({place: offset}, max_records=CHUNK, timeout_s=0.0)
-            got = log.send_at(records)
+            got = log.send(records)
             wanted = [record.offset for record in records]
             if got != wanted or not records:
                 raise LogGap(f"{place.topic}-{place.partition}: restored at offsets {got[:1]}.., expected {wanted[:1]}..")

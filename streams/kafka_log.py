@@ -48,8 +48,8 @@ class KafkaLog:
         self._send(record)
         self._flush(f"one record to {record.topic}-{record.partition}")
 
-    def send_at(self, records: Sequence[Record]) -> list[int]:
-        """Write records with their own times and return the offsets they got, in order; used to restore.
+    def send(self, records: Sequence[Record]) -> list[int]:
+        """Write records with their own times and return the offsets they got, in order.
 
         Raises:
             LogUnavailable: not acknowledged in time.

@@ -1,6 +1,6 @@
 """The Faust worker: agents that keep the pool as a table, detect the boundary and plan epochs and batches.
 
-``python -m streams.worker --bootstrap-servers HOST:PORT --datadir DIR`` runs one worker. The agents move records; what
+``python -m streams.worker --connection JSON --datadir DIR`` runs one worker. The agents move records; what
 is decided stands in ``streams.decide``. The table is a cache: after recovery it is compared with the fold of the
 topics, and rows that differ are written again with the next event.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import fastavro
 import faust
+from faust.auth import Credentials, SASLCredentials, SSLCredentials
 from faust.serializers import codecs
 
 from schemas import BY_NAME, Event, encode
@@ -83,7 +84,7 @@ class WorkerSettings:
 
     connection: Connection
     datadir: Path
-    app_id: str = "rods-pool"
+    app_id: str
     ready_file: str = ""
 
 
@@ -96,12 +97,24 @@ class PoolApp(faust.App):
         os._exit(CRASHED)
 
 
+def credentials_of(connection: Connection) -> Credentials | None:
+    """The connection's security as Faust wants it."""
+    security = connection.security()
+    if security is None:
+        return None
+    if not security.mechanism:
+        return SSLCredentials(security.ssl_context)
+    return SASLCredentials(username=security.username, password=security.password, ssl_context=security.ssl_context,
+                           mechanism=security.mechanism)
+
+
 def create_app(settings: WorkerSettings) -> faust.App:
     """The Faust app without agents."""
     connection = settings.connection
     patch_faust()
     return PoolApp(
         settings.app_id, broker=";".join(f"aiokafka://{s}" for s in connection.bootstrap_servers.split(",")),
+        broker_credentials=credentials_of(connection),
         datadir=str(settings.datadir), web_enabled=False, topic_disable_leader=True, store="memory://",
         topic_replication_factor=connection.replication_factor, topic_partitions=connection.num_decision_partitions,
         processing_guarantee="at_least_once", value_serializer="raw", key_serializer="raw",
@@ -234,11 +247,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--connection", required=True, help="connection settings as JSON")
     parser.add_argument("--datadir", required=True, type=Path)
-    parser.add_argument("--app-id", default="rods-pool")
+    parser.add_argument("--app-id", default="", help="Faust application; topic prefix + pool if empty")
     parser.add_argument("--ready-file", default="")
     options = parser.parse_args()
     end_with_parent()
-    settings = WorkerSettings(Connection.from_json(options.connection), options.datadir, options.app_id, options.ready_file)
+    connection = Connection.from_json(options.connection)
+    app_id = options.app_id or connection.full_name("pool")
+    settings = WorkerSettings(connection, options.datadir, app_id, options.ready_file)
+    run(settings)
+
+
+def run(settings: WorkerSettings) -> None:
+    """Run one worker until it is told to stop; does not return."""
     worker = create_worker(settings)
     faust.Worker(worker.app, loglevel="WARN", redirect_stdouts=False).execute_from_commandline()
 

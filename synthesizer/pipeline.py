@@ -97,14 +97,14 @@ def _attempts(
     refused: list[_Refused],
     failures: list[Failure],
 ) -> Event:
-    seed = Seed(task, signal.root_task_id, signal.generation, signal.signal_id)
+    seed = Seed(task, signal.root_task_id, signal.generation, draw_key(signal))
     if seed.generation >= config.max_generation:
         detail = f"the seed is of generation {seed.generation}, variants stop at {config.max_generation}"
         failures.append(Failure(SynthesisFailure.NO_PATTERN, detail))
         return _failed(signal, failures, backend)
     environment = environment_named(task.environment)
     for number in range(config.max_attempts):
-        attempt = Attempt(number, draw_seed(signal.signal_id, number), tuple(failures))
+        attempt = Attempt(number, draw_seed(draw_key(signal), number), tuple(failures))
         result = attempted(environment, seed, attempt, book, backend, config, refused)
         if isinstance(result, Draft):
             return _synthesized(signal, seed, result, len(failures) + 1, environment, backend, config)
@@ -147,6 +147,11 @@ def attempted(
 def _named(draft: Draft, seed: Seed) -> Draft:
     task = replace(draft.task, task_id=variant_id(seed.root_task_id, seed.task, seed.signal_id))
     return replace(draft, task=task)
+
+
+def draw_key(signal: BoundaryDetected) -> str:
+    """What all draws for a signal hang on: seed task and step, not the run, so that equal runs make equal variants."""
+    return f"{signal.task_id}\x1f{signal.step}"
 
 
 def variant_id(root_task_id: str, seed: Task, signal_id: str) -> str:

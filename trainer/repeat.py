@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from environments.episode import Episode
 from schemas.events import FinishReason, RolloutGroupCompleted, Task, TrajectoryRecorded
 from streams.log import LogGap
-from streams.reader import EventReader
+from streams.observer import Observer
 from streams.replay import Divergence
 from trainer.config import TrainerConfig
 from trainer.engine import Engine
@@ -28,7 +28,7 @@ class Bodies:
         reader: follows the trajectories of one run from the beginning.
     """
 
-    def __init__(self, reader: EventReader) -> None:
+    def __init__(self, reader: Observer) -> None:
         self._reader = reader
         self._held: dict[str, TrajectoryRecorded] = {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 from schemas.catalogue import CATALOGUE, TOPICS
 from schemas.definitions import fingerprint_of, schema_of, shared_types
@@ -24,13 +25,18 @@ def hear(event):
 """
 
 
+@cache
+def page() -> str:
+    return render()
+
+
 def section_of(name: str) -> str:
     """The part of the page about one event."""
-    return re.search(rf"^## {name}$.*?(?=^## )", render(), re.MULTILINE | re.DOTALL).group()
+    return re.search(rf"^## {name}$.*?(?=^## )", page(), re.MULTILINE | re.DOTALL).group()
 
 
 def test_the_committed_page_is_what_the_generator_writes() -> None:
-    assert TARGET.read_text() == render(), "run: python -m schemas.document"
+    assert TARGET.read_text() == page(), "run: python -m schemas.document"
 
 
 def test_every_event_has_its_topic_identity_fingerprint_and_own_fields_on_the_page() -> None:
@@ -45,7 +51,7 @@ def test_every_event_has_its_topic_identity_fingerprint_and_own_fields_on_the_pa
 
 
 def test_every_topic_and_shared_type_is_on_the_page_and_every_link_has_its_heading() -> None:
-    text = render()
+    text = page()
     headings = {heading.lower() for heading in re.findall(r"^#+ (\w+)$", text, re.MULTILINE)}
     assert {schema["name"].lower() for schema in shared_types().values()} <= headings
     assert all(f"| `{topic}` |" in text for topic in TOPICS)

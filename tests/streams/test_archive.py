@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from streams import archive as archive_module
 from streams.archive import ArchiveLog, segments
 from streams.archiver import mirror, restore
 from streams.connection import Connection
@@ -62,9 +61,8 @@ def test_damage_with_whole_blocks_behind_it_is_refused_and_nothing_is_cut(tmp_pa
     assert file_of(tmp_path).read_bytes() == bytes(data)
 
 
-def test_segments_roll_and_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_module, "SEGMENT_BYTES", 2000)
-    log = ArchiveLog(tmp_path, PARTITIONS)
+def test_segments_roll_and_read_as_one(tmp_path: Path) -> None:
+    log = ArchiveLog(tmp_path, PARTITIONS, segment_bytes=2000)
     for _ in range(40):
         log.append(batches(5))
     assert len(segments(tmp_path / "batches" / "0")) > 3
@@ -72,9 +70,8 @@ def test_segments_roll_and_read_as_one(tmp_path: Path, monkeypatch: pytest.Monke
     assert ArchiveLog(tmp_path).end_offsets(["batches"]) == {ONE: 200}
 
 
-def test_a_missing_segment_is_named_by_its_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_module, "SEGMENT_BYTES", 2000)
-    log = ArchiveLog(tmp_path, PARTITIONS)
+def test_a_missing_segment_is_named_by_its_range(tmp_path: Path) -> None:
+    log = ArchiveLog(tmp_path, PARTITIONS, segment_bytes=2000)
     for _ in range(40):
         log.append(batches(5))
     log.close()

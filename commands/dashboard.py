@@ -1,0 +1,211 @@
+"""``rods dashboard``: a web page of one run, from its archive while it is written or from the topics themselves.
+
+Everything is drawn by the server with the charts of the report; the page asks for fresh panels every two seconds. It
+loads nothing from elsewhere, changes nothing, and listens on loopback unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+
+from aiohttp import web
+from rich.console import Console
+
+from commands.config import ConfigError, RunConfig
+from commands.folder import find_run
+from commands.lineage_chart import lineage_html
+from commands.report import page, panels, tiles
+from schemas import TOPICS
+from schemas.events import RunStarted
+from streams.archive import ArchiveLog, partitions_in
+from streams.kafka_log import KafkaLog
+from streams.log import LogUnavailable
+from streams.observer import Observer
+from streams.series import busiest_task
+from streams.summary import RunFacts, summary_of
+from streams.topics import partitions_of
+from streams.watchdog import wait_of
+
+FACT_TOPICS = tuple(topic for topic in TOPICS if topic != "trajectories")
+MOST_POLLS = 50
+SCRIPT = """<script nonce="{nonce}">
+const panels = document.getElementById("panels"), lineage = document.getElementById("lineage");
+const form = document.getElementById("which"); let count = 0;
+async function fill(box, address) {{
+  try {{
+    const answer = await fetch(address);
+    if (answer.ok) box.innerHTML = await answer.text();
+    document.body.dataset.state = answer.ok ? "live" : "error";
+  }} catch (error) {{ document.body.dataset.state = "gone"; }}
+}}
+async function refresh() {{
+  await fill(panels, "panels");
+  document.body.dataset.refreshes = String(++count);
+  setTimeout(refresh, 2000);
+}}
+form.addEventListener("submit", event => {{
+  event.preventDefault();
+  fill(lineage, "lineage?task=" + encodeURIComponent(form.task.value));
+}});
+refresh();
+</script>"""
+
+
+class RunSource:
+    """The facts of one run, brought up to date on demand. Thread-safe.
+
+    Args:
+        observer: where events come from; makes itself anew when asked.
+        run_id: the run; ``None`` takes the one that started last.
+    """
+
+    def __init__(self, observer: Callable[[], Observer], run_id: str | None) -> None:
+        self._observer = observer()
+        self._asked_for = run_id
+        self._runs: dict[str, RunFacts] = {}
+        self._newest = run_id or ""
+        self._lock = threading.Lock()
+        self.trouble = ""
+
+    def facts(self) -> RunFacts:
+        """The run as the log has it now; what was known before if the log cannot be reached."""
+        with self._lock:
+            try:
+                for _ in range(MOST_POLLS):
+                    if not self._fold(0.05):
+                        break
+                self.trouble = ""
+            except LogUnavailable as error:
+                self.trouble = str(error)
+            return self._runs.get(self._asked_for or self._newest, RunFacts())
+
+    def _fold(self, timeout_s: float) -> int:
+        events = self._observer.poll(timeout_s)
+        for event in events:
+            if self._asked_for in (None, event.run_id):
+                self._runs.setdefault(event.run_id, RunFacts()).add([event])
+            if isinstance(event, RunStarted):
+                self._newest = event.run_id
+        return len(events)
+
+
+def archive_source(name: str | None, runs: Path) -> RunSource:
+    """A run by its archive, finished or still being written.
+
+    Raises:
+        ConfigError: no such run.
+    """
+    folder = find_run(name, runs)
+
+    def observer() -> Observer:
+        held = partitions_in(folder.archive)
+        partitions = {topic: held.get(topic, 1) for topic in FACT_TOPICS}
+        return Observer(ArchiveLog(folder.archive, partitions), FACT_TOPICS, partitions)
+
+    return RunSource(observer, folder.run_id)
+
+
+def kafka_source(name: str | None, config: RunConfig) -> RunSource:
+    """A run by its topics.
+
+    Raises:
+        ConfigError: no broker is configured.
+    """
+    if not config.kafka.bootstrap_servers:
+        raise ConfigError("kafka.bootstrap_servers is empty; give it, or leave --kafka out to read an archive")
+    connection = config.kafka.connection()
+    return RunSource(lambda: Observer(KafkaLog(connection), FACT_TOPICS, partitions_of(connection)), name)
+
+
+def panels_html(facts: RunFacts, trouble: str) -> str:
+    """Tiles, the current wait and every chart."""
+    wait = wait_of(facts.pool)
+    state = trouble or (wait.text if wait else "finished")
+    return f'<p class="lead" id="wait">{escape(state)}</p>{tiles(summary_of(facts))}<main>{panels(facts)}</main>'
+
+
+def whole_page(facts: RunFacts, trouble: str, nonce: str) -> str:
+    """The page as it is first sent: complete without a script, kept fresh by one."""
+    chosen = busiest_task(facts.pool)
+    options = "".join(f'<option value="{escape(task_id)}"></option>' for task_id in sorted(facts.pool.tasks))
+    lineage = (
+        f'<section class="wide"><h2>Lineage of a task</h2><form id="which"><input name="task" list="tasks" size="48" '
+        f'value="{escape(chosen)}" aria-label="task id"><datalist id="tasks">{options}</datalist> <button>show</button></form>'
+        f'<div id="lineage">{lineage_html(facts.pool, chosen) if chosen else ""}</div></section>')
+    run_id = facts.pool.run_id or "(not started)"
+    body = f'<div id="panels">{panels_html(facts, trouble)}</div><main>{lineage}</main>'
+    return page(f"Run {run_id}", "live view, refreshed every two seconds", body, SCRIPT.format(nonce=nonce))
+
+
+def make_app(source: RunSource) -> web.Application:
+    """The web application over one source."""
+    async def index(request: web.Request) -> web.Response:
+        facts, nonce = await asyncio.to_thread(source.facts), secrets.token_urlsafe(16)
+        text = await asyncio.to_thread(whole_page, facts, source.trouble, nonce)
+        return answer(text, nonce)
+
+    async def fresh_panels(request: web.Request) -> web.Response:
+        facts = await asyncio.to_thread(source.facts)
+        return answer(await asyncio.to_thread(panels_html, facts, source.trouble))
+
+    async def lineage(request: web.Request) -> web.Response:
+        facts = await asyncio.to_thread(source.facts)
+        return answer(lineage_html(facts.pool, request.query.get("task", "")))
+
+    async def figures(request: web.Request) -> web.Response:
+        return web.json_response(summary_of(await asyncio.to_thread(source.facts)))
+
+    async def healthz(request: web.Request) -> web.Response:
+        return web.json_response({"service": "dashboard", "healthy": not source.trouble}, status=503 if source.trouble else 200)
+
+    app = web.Application()
+    app.add_routes([web.get("/", index), web.get("/panels", fresh_panels), web.get("/lineage", lineage),
+                    web.get("/summary.json", figures), web.get("/healthz", healthz)])
+    return app
+
+
+def answer(text: str, nonce: str = "") -> web.Response:
+    """HTML that may load nothing and run no script but the page's own."""
+    script = f"'nonce-{nonce}'" if nonce else "'none'"
+    policy = (f"default-src 'none'; style-src 'unsafe-inline'; script-src {script}; connect-src 'self'; form-action 'none'; "
+              "base-uri 'none'; frame-ancestors 'none'")
+    headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+    return web.Response(text=text, content_type="text/html", headers=headers)
+
+
+async def listen(app: web.Application, host: str, port: int) -> tuple[web.AppRunner, int]:
+    """Start answering; returns the runner to clean up and the port."""
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, host, port).start()
+    return runner, runner.addresses[0][1]
+
+
+def serve(name: str | None, runs: Path, host: str, port: int, config: RunConfig | None, console: Console) -> None:
+    """Serve the page until Ctrl-C; from the topics if a configuration is given, else from an archive.
+
+    Raises:
+        ConfigError: no such run, or the port is taken.
+    """
+    source = kafka_source(name, config) if config else archive_source(name, runs)
+
+    async def forever() -> None:
+        try:
+            runner, number = await listen(make_app(source), host, port)
+        except OSError as error:
+            raise ConfigError(f"dashboard: cannot listen on {host}:{port}: {error}; choose another --port") from error
+        console.print(f"dashboard: http://{host}:{number}/  (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+
+    try:
+        asyncio.run(forever())
+    except KeyboardInterrupt:
+        console.print("dashboard ended", highlight=False)

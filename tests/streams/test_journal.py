@@ -1,0 +1,106 @@
+"""The write-ahead journal: what the broker forgot comes back, once and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from schemas import decode
+from streams.archive import ArchiveLog, segments
+from streams.archiver import mirror, restore
+from streams.connection import Connection
+from streams.embedded_broker import EmbeddedBroker
+from streams.journal import LANE, JournaledLog, clear, fill_in, journaled, read_ends, unarchived, write_ends
+from streams.kafka_log import KafkaLog
+from streams.log import Place
+from streams.topics import ensure_topics, partitions_of
+from tests.streams.test_log_contract import batches
+
+PLACE = Place("batches", 0)
+
+
+@pytest.fixture
+def broker_connection(own_broker: EmbeddedBroker) -> Connection:
+    connection = Connection(own_broker.bootstrap_servers, True)
+    ensure_topics(connection)
+    return connection
+
+
+def journal_of(connection: Connection, root: Path) -> JournaledLog:
+    return JournaledLog(KafkaLog(connection), root / "journals" / "trainer", root / "archive", partitions_of(connection))
+
+
+def archived(connection: Connection, root: Path) -> ArchiveLog:
+    mirror(KafkaLog(connection), ArchiveLog(root / "archive", partitions_of(connection)), lambda: True, lambda: None)
+    return ArchiveLog(root / "archive", partitions_of(connection))
+
+
+def fresh_broker(tmp_path: Path) -> Iterator[Connection]:
+    with EmbeddedBroker(tmp_path / "fresh.log") as broker:
+        connection = Connection(broker.bootstrap_servers, True)
+        ensure_topics(connection)
+        yield connection
+
+
+def test_what_was_acknowledged_but_not_archived_is_filled_in_once_and_in_order(
+    tmp_path: Path, own_broker: EmbeddedBroker, broker_connection: Connection
+) -> None:
+    log = journal_of(broker_connection, tmp_path)
+    log.append(batches(5))
+    archive = archived(broker_connection, tmp_path)
+    log.append(batches(9)[5:])
+    log.append(batches(9)[7:])
+    own_broker.stop()
+    assert [decode(r.value).step for r in unarchived(tmp_path / "journals" / "trainer", archive)] == [5, 6, 7, 8]
+    for connection in fresh_broker(tmp_path):
+        fresh = KafkaLog(connection)
+        assert (restore(archive, fresh), fill_in(tmp_path / "journals", archive, fresh)) == (5, 4)
+        steps = [decode(r.value).step for r in fresh.read({PLACE: 0}, timeout_s=5.0)]
+        assert steps == list(range(9))
+
+
+def test_records_keep_their_time_key_and_bytes(tmp_path: Path, broker_connection: Connection) -> None:
+    log = journal_of(broker_connection, tmp_path)
+    log.append(batches(3))
+    sent = KafkaLog(broker_connection).read({PLACE: 0}, timeout_s=5.0)
+    kept = list(journaled(tmp_path / "journals" / "trainer"))
+    assert [(r.topic, r.partition, r.timestamp_ms, r.key, r.value) for r in kept] == [
+        (r.topic, r.partition, r.timestamp_ms, r.key, r.value) for r in sent]
+
+
+def test_a_record_that_never_reached_the_broker_is_journaled_all_the_same(
+    tmp_path: Path, own_broker: EmbeddedBroker, broker_connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streams.log import LogUnavailable
+
+    monkeypatch.setattr("streams.kafka_log.FLUSH_DEADLINE_S", 1.0)
+    log = journal_of(broker_connection, tmp_path)
+    own_broker.stop()
+    with pytest.raises(LogUnavailable):
+        log.append(batches(2))
+    assert len(list(journaled(tmp_path / "journals" / "trainer"))) == 2
+
+
+def test_old_segments_go_when_the_archive_holds_them_and_not_before(
+    tmp_path: Path, broker_connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streams.journal.ROTATE_BYTES", 1000)
+    log = journal_of(broker_connection, tmp_path)
+    for _ in range(6):
+        log.append(batches(10))
+    folder = tmp_path / "journals" / "trainer" / LANE.topic / "0"
+    before = len(segments(folder))
+    assert before > 2
+    (tmp_path / "archive").mkdir(exist_ok=True)
+    write_ends(tmp_path / "archive", {PLACE: 1000, Place("batches", 1): 1000})
+    assert read_ends(tmp_path / "archive")[PLACE] == 1000
+    log.append(batches(1))
+    assert len(segments(folder)) <= 2
+
+
+def test_a_drained_run_forgets_its_journals(tmp_path: Path, broker_connection: Connection) -> None:
+    journal_of(broker_connection, tmp_path).append(batches(1))
+    clear(tmp_path / "journals")
+    assert not (tmp_path / "journals").exists()
