@@ -72,6 +72,18 @@ def topics(as_json: AsJson = False) -> None:
     command.show(as_json, console)
 
 
+@app.command("warm-start")
+def warm_start(
+    out: Annotated[Path, typer.Option(help="Folder for the policy.")], config: ConfigFile = None, overrides: Overrides = None,
+    num_variants: Annotated[int, typer.Option(min=0, help="Scripted variants taught per seed.")] = 96,
+) -> None:
+    """Teach a small policy the reference traces of a run's training seeds; --set key=value changes the recipe."""
+    from commands import warm_start as command
+    from commands.config import load_config
+
+    command.make(load_config(config, os.environ, []), out, num_variants, overrides or [], console)
+
+
 @app.command("config")
 def show_config(config: ConfigFile = None, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Every setting with its value, meaning and source."""
