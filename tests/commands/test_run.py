@@ -1,0 +1,169 @@
+"""The whole loop as a user starts it: broker, archiver, Faust worker, synthesizer and trainer as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from commands.folder import RunFolder
+from commands.run import facts_of
+
+ROOT = Path(__file__).parent.parent.parent
+CONFIG = Path(__file__).parent / "small.toml"
+DEADLINE_S = 240.0
+PATTERNS = {
+    "broker": "tansu", "worker": "streams.worker", "trainer": "commands.trainer", "synthesizer": "commands.synthesizer",
+    "archiver": "streams.archiver",
+}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def rods(*arguments: str) -> subprocess.Popen:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "cli.py"), *arguments], cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT)
+
+
+def steps_of(process: subprocess.Popen, lines: list[str]) -> Iterator[int]:
+    """Steps as the run announces them."""
+    for line in process.stdout:
+        lines.append(line)
+        if match := re.match(r"step +(\d+) ", line):
+            yield int(match[1])
+
+
+def run(folder: Path, *arguments: str, at_step: Callable[[int, int], None] = lambda pid, step: None) -> tuple[int, str]:
+    """A run to its end; ``at_step(pid, step)`` is called at each announced step."""
+    process = rods("run", "--runs", str(folder), *arguments)
+    lines: list[str] = []
+    for step in steps_of(process, lines):
+        at_step(process.pid, step)
+    return process.wait(DEADLINE_S), "".join(lines)
+
+
+def only_run(folder: Path) -> RunFolder:
+    (path,) = [p for p in folder.iterdir() if p.is_dir()]
+    return RunFolder(path)
+
+
+def kill_child(parent: int, victim: str) -> None:
+    """SIGKILL one process of a run."""
+    found = subprocess.run(["pgrep", "-P", str(parent), "-f", PATTERNS[victim]], capture_output=True, text=True, check=False)
+    for pid in found.stdout.split():
+        os.kill(int(pid), signal.SIGKILL)
+
+
+def outcome(folder: RunFolder) -> dict:
+    """What must not depend on accidents: plans, lifecycle, weights."""
+    pool = facts_of(folder).pool
+    summary = json.loads(folder.summary_file.read_text())
+    return {
+        "orders": {epoch: plan.order for epoch, plan in pool.epochs.items()},
+        "batches": {step: batch.task_ids for step, batch in pool.batches.items()},
+        "retired": {task: event.reason for task, event in pool.retired.items()},
+        "signals": sorted((s.step, s.task_id, s.evidence.mean) for s in pool.signals.values()),
+        "weights": summary["weights_digest"], "conservation": summary["conservation"],
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    code, output = run(folder, "--config", str(CONFIG))
+    assert code == 0, output
+    return only_run(folder)
+
+
+def test_a_run_ends_by_itself_with_every_figure_and_nothing_lost(undisturbed: RunFolder) -> None:
+    summary = json.loads(undisturbed.summary_file.read_text())
+    wanted = {
+        "reward_first", "reward_last", "heldout_reward_first", "heldout_reward_last", "steps", "epochs", "tasks_seeded",
+        "boundary_signals", "tasks_synthesized", "synthesis_failed", "tasks_injected", "tasks_retired", "zone_variance",
+        "conservation", "weights_digest"}
+    assert wanted <= summary.keys()
+    assert summary["outcome"] == "completed" and summary["epochs"] == 4 and summary["tasks_seeded"] == 8
+    assert (summary["conservation"]["missing"], summary["conservation"]["duplicate"]) == (0, 0)
+    assert summary["boundary_signals"] == summary["tasks_synthesized"] + summary["synthesis_failed"] > 0
+    assert summary["tasks_injected"] > 0 and summary["dead_letters"] == 0
+    assert all(summary[key] is not None for key in wanted)
+    assert {p.name for p in undisturbed.path.iterdir()} >= {"archive", "checkpoints", "logs", "summary.json", "config.json"}
+    assert not undisturbed.journals.exists(), "a drained run keeps no journal"
+
+
+def test_stages_follow_each_other_and_only_the_last_one_synthesizes(undisturbed: RunFolder) -> None:
+    pool = facts_of(undisturbed).pool
+    assert [pool.epochs[e].stage for e in sorted(pool.epochs)] == ["base", "full", "full", "full"]
+    assert len(pool.epochs[0].order) == 4 and len(pool.epochs[1].order) == 8
+    assert min(signal.epoch for signal in pool.signals.values()) >= 1
+
+
+def test_it_leaves_no_process_behind(undisturbed: RunFolder) -> None:
+    left = subprocess.run(["pgrep", "-f", str(undisturbed.path)], capture_output=True, text=True, check=False)
+    assert left.stdout == ""
+
+
+def test_a_recorded_run_replays_with_every_verdict_equal(undisturbed: RunFolder) -> None:
+    process = rods("replay", str(undisturbed.path), "--json")
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    assert json.loads(output.splitlines()[-1])["verdicts"] == {"decisions": "equal", "learning": "equal", "rewards": "equal"}
+
+
+def test_status_tells_the_same_as_the_summary(undisturbed: RunFolder) -> None:
+    process = rods("status", str(undisturbed.path), "--json")
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert json.loads(output.splitlines()[-1]) == json.loads(undisturbed.summary_file.read_text())
+
+
+def test_stopped_by_ctrl_c_and_resumed_it_ends_as_if_undisturbed(undisturbed: RunFolder, tmp_path: Path) -> None:
+    def interrupt(pid: int, step: int) -> None:
+        if step == 3:
+            os.kill(pid, signal.SIGINT)
+
+    code, output = run(tmp_path, "--config", str(CONFIG), at_step=interrupt)
+    assert code == 130 and "rods run --resume" in output, output
+    folder = only_run(tmp_path)
+    assert not folder.summary_file.exists()
+    code, output = run(tmp_path, "--resume", folder.run_id)
+    assert code == 0 and "records restored" in output, output
+    assert outcome(folder) == outcome(undisturbed)
+
+
+def test_with_every_process_killed_once_it_ends_as_if_undisturbed(undisturbed: RunFolder, tmp_path: Path) -> None:
+    victims = iter(["broker", "worker", "trainer", "synthesizer", "archiver"])
+
+    def kill(pid: int, step: int) -> None:
+        victim = next(victims, None)
+        if victim:
+            kill_child(pid, victim)
+
+    code, output = run(tmp_path, "--config", str(CONFIG), at_step=kill)
+    assert code == 0, output
+    assert output.count("is started again") >= 3 and "filled in from the journals" in output, output
+    assert outcome(only_run(tmp_path)) == outcome(undisturbed)
+
+
+def test_a_busy_port_is_named_before_anything_starts(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, output = run(tmp_path, "--config", str(CONFIG), "--set", f"kafka.port={port}")
+    assert code == 2 and f"port {port} on 127.0.0.1 is taken" in output, output
+
+
+def test_a_dead_broker_at_start_is_named(tmp_path: Path) -> None:
+    code, output = run(tmp_path, "--config", str(CONFIG), "--set", "kafka.bootstrap_servers=127.0.0.1:1")
+    assert code == 2 and "127.0.0.1:1 did not answer" in output, output
