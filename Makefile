@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DATA := bfcl-eval==2026.3.23
 
-.PHONY: run test lint clean
+.PHONY: run test chaos lint clean
 
 run: $(STAMP)
 	$(BIN)/rods run
@@ -13,6 +13,10 @@ run: $(STAMP)
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest
+
+# Kills processes of a run a hundred times in named states; about twenty minutes.
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos.campaign --points 100
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -84,6 +84,17 @@ def warm_start(
     command.make(load_config(config, os.environ, []), out, num_variants, overrides or [], console)
 
 
+@app.command("audit-tasks")
+def audit_tasks(
+    environment: Annotated[str, typer.Option(help="Registered environment.")] = "bfcl-v3", as_json: AsJson = False,
+    out: Annotated[Path | None, typer.Option(help="Also write every finding to this file, one JSON object a line.")] = None,
+) -> None:
+    """Replay every ground truth and report what cannot be right."""
+    from commands import audit as command
+
+    command.show(environment, out, as_json, console)
+
+
 @app.command("config")
 def show_config(config: ConfigFile = None, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Every setting with its value, meaning and source."""

@@ -74,6 +74,8 @@ class TaskSection(Section):
 
     environment: str = Field("bfcl-v3", description="Registered environment.")
     train: tuple[str, ...] = Field((), description="Ids of the human seeds in seeding order; empty takes the whole training split.")
+    id_seed: int = Field(0, ge=0, description="Draws the simulators' random ids anew per task, so that none can be learned by "
+                         "heart, and the ground truth with them; 0 keeps the official constants.")
     heldout: tuple[str, ...] = Field((), description="Ids of the fixed held-out tasks; empty takes the validation split.")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from commands.config import ConfigError, RunConfig
-from environments.registry import load_tasks
+from environments.registry import environment, load_tasks
+from environments.reseed import reseed_all
 from schemas.events import Task
 
 
@@ -27,8 +28,11 @@ def chosen(ids: Iterable[str], split: str, config: RunConfig) -> tuple[Task, ...
 
 
 def training_tasks(config: RunConfig) -> tuple[Task, ...]:
-    """Human seeds in seeding order."""
-    return chosen(config.tasks.train, "train", config)
+    """Human seeds in seeding order; with ``tasks.id_seed`` their random ids are drawn anew where that is possible."""
+    tasks = chosen(config.tasks.train, "train", config)
+    if not config.tasks.id_seed:
+        return tasks
+    return reseed_all(environment(config.tasks.environment), tasks, config.tasks.id_seed)[0]
 
 
 def heldout_tasks(config: RunConfig) -> tuple[Task, ...]:

@@ -50,7 +50,7 @@ def classify_answer(text: str) -> Action:
 
 def has_words(text: str) -> bool:
     """Whether an answer says anything at all beside its markup; a grammar without text cannot show a class."""
-    return bool(re.search(r"\w", _MARKUP.sub(" ", text)))
+    return bool(re.search(r"\w", _MARKUP.sub(" ", text[-MAX_CLASSIFIED_CHARS:])))
 
 
 def expected_actions(category: Category, turn: Turn) -> frozenset[Action]:

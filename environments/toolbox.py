@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from environments.canonical import digest_of, plain
-from environments.interface import CALL_FAILURES, EXECUTION_ERROR_PREFIX, Snapshot, ToolSchema
+from environments.interface import CALL_FAILURES, EXECUTION_ERROR_PREFIX, EnvironmentUnavailable, Snapshot, ToolSchema
 from schemas.events import Call, Task
 
 ToolObjects = dict[str, Any]
@@ -39,6 +39,10 @@ class Toolbox:
         version: changes whenever a result or a state could change.
         classes: tool classes by name; a task says which are live.
         tasks: split name to tasks, or None.
+
+    Raises:
+        ValueError: two classes have a tool of the same name.
+        TypeError: a tool has a parameter without a usable annotation.
     """
 
     def __init__(
@@ -51,17 +55,21 @@ class Toolbox:
         self.name, self.version = name, version
         self._classes = dict(classes)
         self._schemas = {owner: _schemas(cls, owner) for owner, cls in self._classes.items()}
-        self._owners = {tool: owner for owner, schemas in self._schemas.items() for tool in schemas}
+        self._owners: dict[str, str] = {}
+        for owner, schemas in self._schemas.items():
+            for tool in schemas:
+                if self._owners.setdefault(tool, owner) != owner:
+                    raise ValueError(f"{self._owners[tool]} and {owner} both have a tool named {tool}")
         self._load = tasks
 
     def tasks(self, split: str) -> tuple[Task, ...]:
         """The environment's own tasks.
 
         Raises:
-            ValueError: it has none.
+            EnvironmentUnavailable: it has none.
         """
         if self._load is None:
-            raise ValueError(f"environment '{self.name}' has no tasks")
+            raise EnvironmentUnavailable(f"environment '{self.name}' has no tasks")
         return self._load(split)
 
     def tools(self, task: Task) -> Mapping[str, ToolSchema]:

@@ -32,6 +32,10 @@ class BfclEnvironment:
         """Tasks of ``train`` (400), ``val`` (100), ``test`` (300) or ``all`` (800), by category, then by index."""
         return tasks.load(split)
 
+    def turn_counts(self) -> Mapping[str, tuple[int, int]]:
+        """Per task id of the raw data, the number of user turns and of reference turns; for the audit."""
+        return tasks.turn_counts()
+
     def tools(self, task: Task) -> Mapping[str, ToolSchema]:
         """Every function of the task's classes, in class order, then by name, without the excluded ones."""
         return _tools(task.involved_classes, task.excluded_functions, simulators.plan_of(task).has_text_ticket_ids)
@@ -42,7 +46,7 @@ class BfclEnvironment:
 
     def call(self, state: Simulators, call: Call) -> str:
         """Run one call. Arguments are bound by the function's signature; whatever it raises becomes the result."""
-        route = state.plan.routes.get(call.name)
+        route = state.routes.get(call.name)
         if route is None:
             return f"{EXECUTION_ERROR_PREFIX} name '{call.name}' is not defined"
         if route.changes:
@@ -107,7 +111,7 @@ class HintedBfclEnvironment(BfclEnvironment):
     def call(self, state: Simulators, call: Call) -> str:
         """As in the plain environment, with a hint appended to an error text."""
         result = super().call(state, call)
-        route = state.plan.routes.get(call.name)
+        route = state.routes.get(call.name)
         simulator = state.instances[route.position] if route else None
         return with_hint(call.name, call.arguments_json, result, simulator)
 

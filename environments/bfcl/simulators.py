@@ -85,10 +85,11 @@ class Simulators:
     ``equal_to`` holds per instance the marked values that it is known to be equal to; None once it may have changed.
     """
 
-    __slots__ = ("equal_to", "instances", "plan")
+    __slots__ = ("equal_to", "instances", "plan", "routes")
 
     def __init__(self, plan: Plan, instances: tuple[Any, ...]) -> None:
         self.plan = plan
+        self.routes = plan.routes
         self.instances = instances
         self.equal_to: list[object] = list(plan.initial)
 

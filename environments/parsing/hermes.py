@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from environments.interface import ToolSchema
 from environments.parsing.blocks import split_blocks
 from environments.parsing.json_calls import call_of, load_json
-from environments.parsing.outcome import Malformed, as_parser
+from environments.parsing.outcome import Malformed, as_parser, check_count
 from schemas.events import Call
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
@@ -24,6 +24,7 @@ def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None
     blocks, _ = split_blocks(text[start:], ("tool_call",), start)
     if not blocks:
         return None
+    check_count(blocks)
     return tuple(call_of(load_json(block.body, block.position), block.position) for block in blocks)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from environments.interface import ToolSchema
 from environments.parsing.json_calls import call_of, load_json_sequence
-from environments.parsing.outcome import Malformed, as_parser
+from environments.parsing.outcome import Malformed, as_parser, check_count
 from schemas.events import Call
 
 PYTHON_TAG = "<|python_tag|>"
@@ -31,6 +31,7 @@ def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None
     values = load_json_sequence(body, start, ";")
     if len(values) == 1 and isinstance(values[0], list):
         values = tuple(values[0])
+    check_count(values)
     if not values and tagged:
         raise Malformed("nothing follows the python tag", start)
     return tuple(_call(value, start) for value in values)

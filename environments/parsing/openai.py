@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from environments.interface import ToolSchema
 from environments.parsing.json_calls import call_of, load_json
-from environments.parsing.outcome import Malformed, as_parser
+from environments.parsing.outcome import Malformed, as_parser, check_count
 from schemas.events import Call
 
 
@@ -23,6 +23,7 @@ def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None
     calls = message if isinstance(message, list) else _tool_calls(message)
     if not calls:
         return None
+    check_count(calls)
     return tuple(_call(value) for value in calls)
 
 

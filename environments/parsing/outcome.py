@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from functools import wraps
 
@@ -43,6 +43,16 @@ class Malformed(ValueError):
         self.position = position
 
 
+def check_count(items: Sized) -> None:
+    """Refuse a message with more than MAX_CALLS calls before any of them is read.
+
+    Raises:
+        Malformed: too many.
+    """
+    if len(items) > MAX_CALLS:
+        raise Malformed(f"more than {MAX_CALLS} calls in one message")
+
+
 def as_parser(read: Reader) -> Parser:
     """Make a parser of a reader that returns calls, or None for an answer, or raises Malformed."""
 
@@ -52,8 +62,6 @@ def as_parser(read: Reader) -> Parser:
             if len(text) > MAX_MESSAGE_CHARS:
                 raise Malformed(f"message is longer than {MAX_MESSAGE_CHARS} characters", MAX_MESSAGE_CHARS)
             calls = read(text, tools)
-            if calls is not None and len(calls) > MAX_CALLS:
-                raise Malformed(f"more than {MAX_CALLS} calls in one message")
         except Malformed as error:
             return ParsedMessage(MessageOutcome.PARSE_ERROR, (), f"{error.reason} (at character {error.position})", text)
         if calls is None:

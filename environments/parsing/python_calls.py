@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 from environments.interface import ToolSchema
 from environments.parsing.json_calls import MAX_NUMBER_CHARS, NAME, checked
-from environments.parsing.outcome import Malformed, as_parser
+from environments.parsing.outcome import Malformed, as_parser, check_count
 from schemas.events import Call
 
-MAX_PYTHON_CHARS = 16_384
+MAX_PYTHON_CHARS = 8_192
 MAX_DEPTH = 12
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t\r\n]+)
@@ -61,6 +61,7 @@ def read_calls(text: str, tools: Mapping[str, ToolSchema], position: int = 0) ->
         offset = (getattr(error, "offset", None) or 1) - 1
         raise Malformed(f"not a call: {getattr(error, 'msg', error)}", position + offset) from error
     nodes = tree.elts if isinstance(tree, ast.List) else [tree]
+    check_count(nodes)
     return tuple(_call(node, tools, position) for node in nodes)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from environments.interface import ToolSchema
 from environments.parsing.blocks import Block, split_blocks
 from environments.parsing.json_calls import call_of, load_json
-from environments.parsing.outcome import Malformed, as_parser
+from environments.parsing.outcome import Malformed, as_parser, check_count
 from schemas.events import Call
 
 TAGS = ("think", "tool_call", "answer")
@@ -39,4 +39,5 @@ def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None
 def _calls(block: Block) -> tuple[Call, ...]:
     value = load_json(block.body, block.position)
     values = value if isinstance(value, list) else [value]
+    check_count(values)
     return tuple(call_of(item, block.position) for item in values)

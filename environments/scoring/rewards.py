@@ -10,14 +10,14 @@ PARSE_ERROR, CALL_FAILED, CALLED, TURN_WRONG, TURN_RIGHT = -3, -2, -1, 0, 1
 def progress_reward(verdicts: Sequence[int], num_turns: int) -> float:
     """Right turns over all turns of the task, 0 to 1 (RODS section 3: (1/N) sum s_t e_t, N fixed).
 
-    Turns never reached count as wrong.
+    Turns never reached count as wrong; a task without turns earns 0.
 
     Raises:
-        ValueError: no turns, or more verdicts than turns.
+        ValueError: more verdicts than turns.
     """
-    if num_turns < 1 or len(verdicts) > num_turns:
+    if len(verdicts) > num_turns:
         raise ValueError(f"{len(verdicts)} verdicts for {num_turns} turns")
-    return sum(verdicts) / num_turns
+    return sum(verdicts) / num_turns if num_turns else 0.0
 
 
 def observed_reward(codes: Sequence[int]) -> float:

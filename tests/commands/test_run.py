@@ -15,14 +15,12 @@ import pytest
 
 from commands.folder import RunFolder
 from commands.run import facts_of
+from tests.chaos.harness import kill, only_run
+from tests.chaos.outcome import outcome
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = Path(__file__).parent / "small.toml"
 DEADLINE_S = 240.0
-PATTERNS = {
-    "broker": "tansu", "worker": "streams.worker", "trainer": "commands.trainer", "synthesizer": "commands.synthesizer",
-    "archiver": "streams.archiver",
-}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -48,31 +46,6 @@ def run(folder: Path, *arguments: str, at_step: Callable[[int, int], None] = lam
     for step in steps_of(process, lines):
         at_step(process.pid, step)
     return process.wait(DEADLINE_S), "".join(lines)
-
-
-def only_run(folder: Path) -> RunFolder:
-    (path,) = [p for p in folder.iterdir() if p.is_dir()]
-    return RunFolder(path)
-
-
-def kill_child(parent: int, victim: str) -> None:
-    """SIGKILL one process of a run."""
-    found = subprocess.run(["pgrep", "-P", str(parent), "-f", PATTERNS[victim]], capture_output=True, text=True, check=False)
-    for pid in found.stdout.split():
-        os.kill(int(pid), signal.SIGKILL)
-
-
-def outcome(folder: RunFolder) -> dict:
-    """What must not depend on accidents: plans, lifecycle, weights."""
-    pool = facts_of(folder).pool
-    summary = json.loads(folder.summary_file.read_text())
-    return {
-        "orders": {epoch: plan.order for epoch, plan in pool.epochs.items()},
-        "batches": {step: batch.task_ids for step, batch in pool.batches.items()},
-        "retired": {task: event.reason for task, event in pool.retired.items()},
-        "signals": sorted((s.step, s.task_id, s.evidence.mean) for s in pool.signals.values()),
-        "weights": summary["weights_digest"], "conservation": summary["conservation"],
-    }
 
 
 @pytest.fixture(scope="module")
@@ -142,12 +115,12 @@ def test_stopped_by_ctrl_c_and_resumed_it_ends_as_if_undisturbed(undisturbed: Ru
 def test_with_every_process_killed_once_it_ends_as_if_undisturbed(undisturbed: RunFolder, tmp_path: Path) -> None:
     victims = iter(["broker", "worker", "trainer", "synthesizer", "archiver"])
 
-    def kill(pid: int, step: int) -> None:
+    def disturb(pid: int, step: int) -> None:
         victim = next(victims, None)
         if victim:
-            kill_child(pid, victim)
+            kill(pid, victim)
 
-    code, output = run(tmp_path, "--config", str(CONFIG), at_step=kill)
+    code, output = run(tmp_path, "--config", str(CONFIG), at_step=disturb)
     assert code == 0, output
     assert output.count("is started again") >= 3 and "filled in from the journals" in output, output
     assert outcome(only_run(tmp_path)) == outcome(undisturbed)

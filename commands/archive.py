@@ -1,0 +1,106 @@
+"""``rods archive``: check an archive against its manifest, and move it between folder and broker."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+from rich.console import Console
+
+from commands.config import ConfigError
+from commands.source import archive_folder, existing_broker, fresh_broker, is_address, run_folder
+from streams.archive import ArchiveLog, partitions_in
+from streams.archive_index import Verification, refresh, verify
+from streams.archiver import mirror, restore
+from streams.kafka_log import KafkaLog
+from streams.log import LogGap
+from streams.topics import ensure_topics, partitions_of
+
+
+def check(name: str | None, runs: Path, as_json: bool, console: Console) -> bool:
+    """Verify an archive and bring its manifest up to date if it is whole; returns whether it is."""
+    root = archive_folder(name, runs)
+    result = refresh(root)
+    if as_json:
+        print(json.dumps(result.as_json()))
+    else:
+        show(root, result, console)
+    return not result.problems
+
+
+def show(root: Path, result: Verification, console: Console) -> None:
+    """The result for people: faults first, then one line."""
+    for problem in result.problems:
+        console.print(f"[red]damaged[/red] {problem}", highlight=False, soft_wrap=True)
+    for note in result.notes:
+        console.print(f"[dim]note[/dim] {note}", highlight=False, soft_wrap=True)
+    records, size = sum(entry.count for entry in result.entries), sum(entry.bytes for entry in result.entries)
+    verdict = "[red]not whole[/red]" if result.problems else "[green]whole[/green]"
+    console.print(f"{root}: {verdict}, {len(result.entries)} segments, {records} records, {size / 1e6:.1f} MB verified",
+                  highlight=False, soft_wrap=True)
+
+
+def push(name: str | None, runs: Path, to: str, console: Console) -> int:
+    """Fill a broker's empty topics from an archive, offsets kept; returns the number of records.
+
+    Raises:
+        LogGap: the archive is damaged or the topics hold records.
+        LogUnavailable, UnsafeTopic: the broker.
+        RunInUse: the run goes on.
+    """
+    require_address(to, "--to")
+    root = archive_folder(name, runs)
+    folder = run_folder(root)
+    with folder.lock() if folder else nullcontext():
+        require_whole(root)
+        connection = fresh_broker(to, partitions_in(root))
+        ensure_topics(connection)
+        log = KafkaLog(connection)
+        with console.status(f"writing {root} to {to}"):
+            restored = restore(ArchiveLog(root), log)
+        log.close()
+    console.print(f"{restored} records restored to {to}, offsets kept", highlight=False, soft_wrap=True)
+    return restored
+
+
+def pull(source: str, to: Path, console: Console) -> int:
+    """Copy a broker's topics into a folder, going on where it stopped the last time; returns the number of new records.
+
+    Raises:
+        LogGap: the folder is damaged or does not fit the broker.
+        LogUnavailable: the broker.
+    """
+    require_address(source, "--from")
+    connection = existing_broker(source)
+    if to.is_dir():
+        require_whole(to)
+    to.mkdir(parents=True, exist_ok=True)
+    log = KafkaLog(connection)
+    with console.status(f"reading {source} into {to}"):
+        copied = mirror(log, ArchiveLog(to, partitions_of(connection)), lambda: True, lambda: None)
+    log.close()
+    show(to, refresh(to, trust_closed=True), console)
+    console.print(f"{copied} records copied from {source}", highlight=False, soft_wrap=True)
+    return copied
+
+
+def require_address(text: str, option: str) -> None:
+    """Refuse what is no broker address.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not is_address(text):
+        raise ConfigError(f"{option} {text!r}: expected a broker as host:port")
+
+
+def require_whole(root: Path) -> None:
+    """Refuse a damaged archive.
+
+    Raises:
+        LogGap: every fault is named.
+    """
+    problems = verify(root).problems
+    if problems:
+        raise LogGap(f"archive {root} is damaged:\n" + "\n".join(f"  {problem}" for problem in problems))

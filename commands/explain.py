@@ -1,0 +1,47 @@
+"""``rods explain``: why a task was or was not a seed, injected or retired at a step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from commands.analysis import mendable
+from commands.source import FACTS, open_source, the_run
+from streams.explain import UnknownMoment, explain
+from streams.replay import Recording
+
+SHOWN_ITEMS = 12
+
+
+def show(task_id: str, step: int, name: str | None, run_id: str, runs: Path, as_json: bool, console: Console) -> None:
+    """Print the three answers with their numbers.
+
+    Raises:
+        ConfigError: the run has no such step or task.
+    """
+    source = open_source(name, runs)
+    recording = Recording(the_run(source, run_id)).add(source.records(FACTS))
+    with mendable(UnknownMoment):
+        answers = explain(recording, task_id, step)
+    if as_json:
+        print(json.dumps({"task_id": task_id, "step": step, "answers": [asdict(answer) for answer in answers]}))
+        return
+    console.print(f"task {task_id} after step {step}", highlight=False, markup=False, soft_wrap=True)
+    for answer in answers:
+        verdict = "[green]yes[/green]" if answer.verdict else "[red]no[/red]"
+        console.print(f"{answer.question:>9}: {verdict} ", end="")
+        console.print(answer.because, highlight=False, markup=False, soft_wrap=True)
+        numbers = ", ".join(f"{name}={text(value)}" for name, value in answer.numbers.items())
+        console.print(f"           {numbers}", style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def text(value: object) -> str:
+    """A number or a list of them for people."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(text, value[-SHOWN_ITEMS:])) + "]"
+    return str(value)

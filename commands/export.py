@@ -1,0 +1,62 @@
+"""``rods export``: a run as Parquet."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from commands.analysis import analysis_extra, mendable
+from commands.config import ConfigError
+from commands.source import archive_folder
+from streams.event_values import event_types_of, topics_of
+from streams.scan import archive_bytes
+
+
+def write(name: str | None, runs: Path, to: Path, only: list[str], overwrite: bool, as_json: bool, console: Console) -> dict:
+    """Export a run with a progress bar; returns the report as plain values.
+
+    Raises:
+        ConfigError: unknown event type, nothing to export, or the target is taken.
+    """
+    with analysis_extra("export"):
+        from streams.export import ExportExists, export_archive
+    root = archive_folder(name, runs)
+    event_types = chosen_types(only)
+    started_s = time.perf_counter()
+    with Progress(TextColumn("export"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
+                  console=console, disable=as_json) as progress, mendable(ExportExists):
+        bar = progress.add_task("export", total=archive_bytes(root, topics_of(event_types)))
+        report = export_archive(root, to, event_types, overwrite, lambda size: progress.advance(bar, size))
+    seconds = time.perf_counter() - started_s
+    figures = asdict(report) | {"seconds": seconds, "mb_per_s": report.num_bytes / 1e6 / seconds}
+    if as_json:
+        print(json.dumps(figures))
+        return figures
+    for event_type, num_rows in sorted(report.rows.items()):
+        console.print(f"{event_type:<22} {num_rows:>9} rows", highlight=False)
+    for fault in report.faults:
+        console.print(f"[yellow]left out[/yellow] {fault}", highlight=False, soft_wrap=True)
+    console.print(f"{report.num_bytes / 1e6:.1f} MB in {seconds:.2f} s ({figures['mb_per_s']:.0f} MB/s) to {to}: "
+                  f"{len(report.files)} files, {report.num_duplicates} repeated and {report.num_undecodable} unreadable records left out, "
+                  f"{report.num_broken} packed fields that did not unpack", highlight=False, soft_wrap=True)
+    return figures
+
+
+def chosen_types(only: list[str]) -> tuple[str, ...]:
+    """Event types named by topics, event types or data sets; all if none is given.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    found: list[str] = []
+    for name in only or ["all"]:
+        types = event_types_of(name)
+        if not types:
+            raise ConfigError(f"--only {name!r} is neither a topic nor an event type; see `rods topics`")
+        found += types
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,70 @@
+"""``rods sql``: ask a run with SQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from commands.analysis import analysis_extra, mendable
+from commands.source import archive_folder
+from schemas import BY_NAME
+from streams.event_values import table_name
+
+MAX_ROWS_SHOWN = 200
+
+
+def ask(query: str, name: str | None, export: Path | None, runs: Path, as_json: bool, console: Console) -> None:
+    """Run a query over a run's archive or an export and print the rows; without a query, list the views.
+
+    Raises:
+        ConfigError: DuckDB refuses the query, or there is nothing to ask.
+    """
+    with analysis_extra("sql"):
+        import duckdb
+
+        from streams.sql_views import NoExport, described, open_archive, open_export
+    if not query.strip():
+        list_views(described(), as_json, console)
+        return
+    with mendable(NoExport, duckdb.Error):
+        database = open_export(export) if export else open_archive(archive_folder(name, runs), query)
+        answer = database.execute(query)
+        columns = [column[0] for column in answer.description or ()]
+        rows = answer.fetchall()
+    if as_json:
+        print(orjson.dumps([dict(zip(columns, row, strict=True)) for row in rows], default=str).decode())
+    else:
+        show(columns, rows, console)
+
+
+def list_views(shipped: dict[str, str], as_json: bool, console: Console) -> None:
+    """What can be asked."""
+    if as_json:
+        print(orjson.dumps({"events": [table_name(name) for name in BY_NAME], "views": shipped}).decode())
+        return
+    console.print("one view an event type: " + ", ".join(table_name(name) for name in BY_NAME), highlight=False)
+    for view, meaning in shipped.items():
+        console.print(f"  {view:<24} {meaning}", highlight=False, soft_wrap=True)
+
+
+def cell(value: object) -> str:
+    """A value for people."""
+    if value is None:
+        return "-"
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def show(columns: list[str], rows: list[tuple], console: Console) -> None:
+    """Rows as a table, the first ones of many."""
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows[:MAX_ROWS_SHOWN]:
+        table.add_row(*map(cell, row))
+    console.print(table, markup=False, highlight=False)
+    if len(rows) > MAX_ROWS_SHOWN:
+        console.print(f"{len(rows)} rows, the first {MAX_ROWS_SHOWN} shown; use --json or LIMIT", highlight=False)

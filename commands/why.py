@@ -1,0 +1,66 @@
+"""``rods why``: the chain of causes behind a task, a rollout, a step or a signal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.tree import Tree
+
+from commands.analysis import mendable
+from commands.source import Source, open_source, the_run
+from schemas.events import TrajectoryRecorded
+from streams.chronicle import Chronicle
+from streams.lineage import Link, UnknownId, lineage
+
+STYLES = {"signal": "yellow", "outcome": "green", "rejection": "red", "retirement": "red", "injection": "cyan", "step": "blue", "drop": "red"}
+KINDS_WITH_ID = ("signal", "group", "rollout")
+KINDS_WITH_TEXT = ("message", "completion")
+MOST_TEXT = 300
+
+
+def show(wanted: str, name: str | None, run_id: str, runs: Path, as_json: bool, console: Console) -> None:
+    """Print the tree, or the same as JSON.
+
+    Raises:
+        ConfigError: nothing has this id.
+    """
+    source = open_source(name, runs)
+    own = the_run(source, run_id)
+    run = Chronicle().add(event for event in source.events() if event.run_id == own)
+    if wanted in run.group_of or not _is_known(run, wanted):
+        run.add(bodies(source, wanted))
+    with mendable(UnknownId):
+        link = lineage(run, wanted)
+    if as_json:
+        print(json.dumps(link.as_json()))
+    else:
+        console.print(tree_of(link), soft_wrap=True, highlight=False)
+
+
+def _is_known(run: Chronicle, wanted: str) -> bool:
+    return wanted in run.tasks or wanted in run.signals or wanted in run.groups or ":" in wanted
+
+
+def bodies(source: Source, trajectory_id: str) -> list[TrajectoryRecorded]:
+    """The body of one rollout, if it was recorded."""
+    found = (e for e in source.events(("trajectories",)) if isinstance(e, TrajectoryRecorded) and e.trajectory_id == trajectory_id)
+    return [event for event in [next(found, None)] if event is not None]
+
+
+def tree_of(link: Link) -> Tree:
+    """A chain for people; texts of models and data are shown as they are, never as markup."""
+    tree = Tree(label(link))
+    for cause in link.causes:
+        tree.add(tree_of(cause))
+    return tree
+
+
+def label(link: Link) -> str:
+    """One line of the tree."""
+    style = STYLES.get(link.kind, "bold" if link.kind in ("task", "seed") else "default")
+    shown = f" [dim]{escape(link.id)}[/dim]" if link.kind in KINDS_WITH_ID and link.id else ""
+    text = f"\n{link.facts['text'][:MOST_TEXT]}" if link.kind in KINDS_WITH_TEXT else ""
+    return f"[{style}]{link.kind}[/{style}]{shown} {escape(link.says + text)}"
