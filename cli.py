@@ -65,6 +65,32 @@ def replay(
 
 
 @app.command()
+def fork(
+    name: Annotated[str, typer.Argument(help="Run to fork: id or folder.")],
+    at: Annotated[int, typer.Option("--at", help="Last step that is shared.")],
+    overrides: Overrides = None, runs: Runs = Path("runs"), as_json: AsJson = False,
+    retrain: Annotated[bool, typer.Option(help="Learn the recorded rollouts again under the changed settings.")] = False,
+) -> None:
+    """Prepare a new run that shares another's past; `rods run --resume` goes on with it."""
+    from commands import fork as command
+    from streams.fork import ForkMode
+
+    mode = ForkMode.RETRAIN if retrain else ForkMode.CONTINUE
+    command.show(name, at, mode, overrides or [], runs, as_json, console)
+
+
+@app.command()
+def rescore(
+    name: RunName = None, overrides: Overrides = None, runs: Runs = Path("runs"), as_json: AsJson = False,
+    verifier: Annotated[str, typer.Option(help="recorded, binary, progress or official.")] = "recorded",
+) -> None:
+    """What a recorded run would have been under other rewards or --set pool.key=value, without a model."""
+    from commands import rescore as command
+
+    command.show(name, command.Verifier(verifier), overrides or [], runs, as_json, console)
+
+
+@app.command()
 def topics(as_json: AsJson = False) -> None:
     """Every event type with its topic, key and meaning."""
     from commands import topics as command

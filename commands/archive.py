@@ -13,6 +13,7 @@ from commands.source import archive_folder, existing_broker, fresh_broker, is_ad
 from streams.archive import ArchiveLog, partitions_in
 from streams.archive_index import Verification, refresh, verify
 from streams.archiver import mirror, restore
+from streams.journal import ends_file
 from streams.kafka_log import KafkaLog
 from streams.log import LogGap
 from streams.topics import ensure_topics, partitions_of
@@ -80,6 +81,7 @@ def pull(source: str, to: Path, console: Console) -> int:
     with console.status(f"reading {source} into {to}"):
         copied = mirror(log, ArchiveLog(to, partitions_of(connection)), lambda: True, lambda: None)
     log.close()
+    ends_file(to).unlink(missing_ok=True)
     show(to, refresh(to, trust_closed=True), console)
     console.print(f"{copied} records copied from {source}", highlight=False, soft_wrap=True)
     return copied

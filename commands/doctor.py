@@ -24,9 +24,9 @@ def examine(source: Source, run_id: str) -> Checkup:
     """Read a whole log and count what is in it."""
     storage = [str(problem) for problem in verify(source.archive).problems] if source.archive else []
     checkup = Checkup(the_run(source, run_id), storage)
-    for topic in TOPICS:
+    for topics in (TOPICS,) if source.archive is None else [(topic,) for topic in TOPICS]:
         try:
-            checkup.add(map(scanned, source.records((topic,))))
+            checkup.add(map(scanned, source.records(topics)))
         except LogGap as error:
             checkup.storage.append(str(error))
     return checkup

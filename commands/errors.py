@@ -7,11 +7,12 @@ from commands.fleet import BrokerLost
 from commands.folder import RunInUse
 from environments.interface import EnvironmentUnavailable
 from streams.embedded_broker import BrokerNotStarted
+from streams.fork import NothingToFork
 from streams.log import LogGap, LogUnavailable
 from streams.processes import ProcessFailed
 from streams.topics import UnsafeTopic
 
 MENDABLE = (
-    BrokerLost, BrokerNotStarted, ConfigError, EnvironmentUnavailable, LogGap, LogUnavailable, ProcessFailed, RunInUse,
+    BrokerLost, BrokerNotStarted, ConfigError, EnvironmentUnavailable, LogGap, LogUnavailable, NothingToFork, ProcessFailed, RunInUse,
     UnsafeTopic,
 )

@@ -30,8 +30,10 @@ def write(name: str | None, runs: Path, to: Path, only: list[str], overwrite: bo
     started_s = time.perf_counter()
     with Progress(TextColumn("export"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
                   console=console, disable=as_json) as progress, mendable(ExportExists):
-        bar = progress.add_task("export", total=archive_bytes(root, topics_of(event_types)))
+        total = archive_bytes(root, topics_of(event_types))
+        bar = progress.add_task("export", total=total)
         report = export_archive(root, to, event_types, overwrite, lambda size: progress.advance(bar, size))
+        progress.update(bar, completed=total)
     seconds = time.perf_counter() - started_s
     figures = asdict(report) | {"seconds": seconds, "mb_per_s": report.num_bytes / 1e6 / seconds}
     if as_json:

@@ -59,7 +59,7 @@ class Fleet(AbstractContextManager):
             ensure_topics(self.connection)
         else:
             self.start_broker(resume)
-        for name in PROCESSES:
+        for name in (*PROCESSES, *self.rollout_workers()):
             self.launch(name)
         for name in PROCESSES[:-1]:
             self.children[name].await_file(self.ready_file(name), READY_TIMEOUT_S)
@@ -84,6 +84,11 @@ class Fleet(AbstractContextManager):
         self.broker.stop()
         return self.start(resume=True)
 
+    def rollout_workers(self) -> list[str]:
+        """Names of the rollout workers of this machine; none while the trainer plays itself."""
+        trainer = self.config.trainer
+        return [f"rollout-{number}" for number in range(trainer.workers.num_local)] if trainer.rollouts == "workers" else []
+
     def ready_file(self, name: str) -> Path:
         """Written by a process when it listens."""
         return self._scratch / f"{name}.ready"
@@ -95,6 +100,8 @@ class Fleet(AbstractContextManager):
             return [sys.executable, "-m", "streams.archiver", *shared, "--archive", str(self.folder.archive)]
         if name == "worker":
             return [sys.executable, "-m", "streams.worker", *shared, "--datadir", str(self._scratch / "faust")]
+        if name.startswith("rollout-"):
+            return [sys.executable, "-m", "commands.rollout", *shared, "--run", str(self.folder.path), "--name", name]
         return [sys.executable, "-m", f"commands.{name}", *shared, "--run", str(self.folder.path)]
 
     def launch(self, name: str) -> None:
@@ -118,6 +125,8 @@ class Fleet(AbstractContextManager):
                 continue
             if name == "trainer" and child.exit_code == 0:
                 return True
+            if name.startswith("rollout-") and child.exit_code == 0:
+                continue
             if self.count_restart(name) > self.config.run.restarts:
                 child.require_alive()
             self.say(f"{name} ended with exit code {child.exit_code} and is started again ({self.restarts[name]})")
@@ -136,7 +145,7 @@ class Fleet(AbstractContextManager):
 
     def stop(self) -> None:
         """Writers first, then the archiver, which drains to the end of the log, then the broker."""
-        for name in ("trainer", "synthesizer", "worker"):
+        for name in (*self.rollout_workers(), "trainer", "synthesizer", "worker"):
             if name in self.children:
                 self.children[name].stop()
         broker_lives = self.broker is None or self.broker.is_alive()

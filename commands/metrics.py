@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from schemas import TOPICS, Event
 from streams.connection import Connection
-from streams.health import HealthServer
+from streams.health import PORT, HealthServer, serve_if_asked
 from streams.kafka_log import KafkaLog
 from streams.keeper import INPUT_TOPICS
 from streams.lag import LagMeter
@@ -29,6 +29,7 @@ from streams.watchdog import Watchdog, wait_of
 logger = logging.getLogger("rods.metrics")
 POLL_S = 0.5
 LAG_EVERY_S = 5.0
+DEFAULT_PORT = "9464"
 FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
@@ -126,13 +127,8 @@ def follow(connection: Connection, board: RunBoard, stopping: Callable[[], bool]
     log.close()
 
 
-def exporter(board: RunBoard, host: str, port: int) -> HealthServer:
-    """The exporter's server; its health does not depend on the runs' health."""
+def exporter(board: RunBoard, environment: Mapping[str, str]) -> HealthServer:
+    """The exporter's server; its health does not depend on the runs' health. Port 9464 unless the environment says another."""
     registry = CollectorRegistry()
     registry.register(board)
-    return HealthServer("metrics", host, port, registry=registry).start()
-
-
-def settings_from(environment: Mapping[str, str]) -> tuple[str, int]:
-    """Host and port of the exporter from the environment; port 9464 if none is given."""
-    return environment.get("RODS_METRICS_HOST", "127.0.0.1"), int(environment.get("RODS_METRICS_PORT") or 9464)
+    return serve_if_asked("metrics", {PORT: DEFAULT_PORT, **{k: v for k, v in environment.items() if v}}, registry=registry)

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,13 +52,13 @@ class ProcessContext:
             Path(self.ready_file).write_text(str(os.getpid()))
 
 
-def context_from_arguments(description: str) -> ProcessContext:
-    """Read the command line and prepare the process."""
+def context_from_arguments(description: str, arguments: Sequence[str] | None = None) -> ProcessContext:
+    """Read the command line, or the given part of it, and prepare the process."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--connection", required=True, help="connection settings as JSON")
     parser.add_argument("--run", required=True, type=Path, help="run folder")
     parser.add_argument("--ready-file", default="")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     end_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     stop = threading.Event()

@@ -12,9 +12,10 @@ from rich.table import Table
 
 from commands.config import ConfigError, RunConfig, validated
 from commands.folder import RunFolder, find_run
-from schemas.events import RunFinished
+from schemas.events import RunFinished, RunStarted
 from streams.archive import ArchiveLog
 from streams.connection import Connection
+from streams.fork import ForkMode
 from streams.kafka_log import KafkaLog
 from streams.keeper import INPUT_TOPICS, OUTPUT_TOPICS
 from streams.log import Log, LogGap, advanced
@@ -136,17 +137,25 @@ def learning(source: Source, report: Report, progress: Progress) -> None:
     from trainer.repeat import Bodies, learn_again, weights_divergence
 
     view = view_of(source)
-    opened = initial_engine(source.folder.checkpoints, source.config.trainer)
-    task = progress.add_task("learning", total=len(view.steps))
+    start = inherited_steps(source)
+    steps = [step for step in sorted(view.steps) if step > start]
+    opened = initial_engine(source.folder.checkpoints, source.config.trainer, start)
+    task = progress.add_task("learning", total=len(steps))
     bodies = Bodies(source.reader(("trajectories",)))
-    for learned in learn_again(view, bodies, opened.engine, source.config.trainer):
+    for learned in learn_again(view, bodies.take, opened.engine, source.config.trainer, steps):
         difference = weights_divergence(learned, view)
         progress.advance(task)
         if difference is not None:
             report.set("learning", difference, learned.step, f"threads {source.config.trainer.num_threads}")
             _allow_tolerance(source, report, opened, learned.step)
             return
-    report.set("learning", None, len(view.steps), f"bit for bit, {source.config.trainer.num_threads} torch thread(s)")
+    report.set("learning", None, len(steps), f"bit for bit, {source.config.trainer.num_threads} torch thread(s)")
+
+
+def inherited_steps(source: Source) -> int:
+    """Steps that a continuing fork took over with their weights; 0 for a run of its own."""
+    started = next((e for e in source.reader(("runs",)).catch_up() if isinstance(e, RunStarted)), None)
+    return started.forked_at_step if started is not None and started.fork_mode == ForkMode.CONTINUE.value else 0
 
 
 def _allow_tolerance(source: Source, report: Report, opened: object, step: int) -> None:

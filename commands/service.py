@@ -199,13 +199,13 @@ def trainer(config: RunConfig, run_id: str) -> None:
 
 def metrics(config: RunConfig, silence_s: float) -> None:
     """Answer Prometheus for every run of the log until stopped."""
-    from commands.metrics import RunBoard, exporter, follow, settings_from
+    from commands.metrics import RunBoard, exporter, follow
 
     connection, stop = stack_connection(config), prepare()
     await_broker(lambda: ensure_topics(connection))
     board = RunBoard(silence_s)
-    server = exporter(board, *settings_from(os.environ))
-    logger.info("metrics on http://%s:%d/metrics", os.environ.get("RODS_METRICS_HOST", "127.0.0.1"), server.port)
+    server = exporter(board, os.environ)
+    logger.info("figures of every run on port %d", server.port)
     follow(connection, board, stop.is_set)
     server.stop()
 

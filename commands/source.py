@@ -13,11 +13,13 @@ from commands.folder import RunFolder, find_run
 from schemas import TOPICS, Event
 from schemas.events import RunStarted
 from streams.archive import ArchiveLog, partitions_in
+from streams.archive_tail import ArchiveTail
 from streams.connection import Connection
 from streams.discovery import existing, partitions_on, sized
 from streams.kafka_log import KafkaLog
 from streams.log import Log, Record
-from streams.scan import scan_archive, scan_log, scanned
+from streams.scan import LogTail, scan_archive, scan_log, scanned
+from streams.tap import Tail
 
 ADDRESS = re.compile(r"[\w.\-\[\]:]+:\d+(,[\w.\-\[\]:]+:\d+)*")
 FACTS = tuple(topic for topic in TOPICS if topic not in ("trajectories", "dead-letters"))
@@ -44,6 +46,11 @@ class Source:
         """Every record of some topics up to the end they have now."""
         present = [topic for topic in topics if topic in self.partitions]
         return scan_log(self.log, present) if self.archive is None else scan_archive(self.archive, present, on_bytes)
+
+    def tail(self, topics: Iterable[str]) -> Tail:
+        """Some topics from the beginning on, as they grow."""
+        present = [topic for topic in topics if topic in self.partitions]
+        return LogTail(self.log, present, self.partitions) if self.archive is None else ArchiveTail(self.archive, present)
 
     def events(self, topics: Iterable[str] = FACTS) -> Iterator[Event]:
         """Every event of some topics; records that are no events are left out."""

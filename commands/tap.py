@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,21 +13,22 @@ import orjson
 
 from commands.analysis import analysis_extra, mendable
 from commands.config import ConfigError
-from commands.source import open_source
-from schemas import CATALOGUE, TOPICS, as_record
-from streams.event_values import event_types_of, plain
-from streams.log import now_ms
+from commands.source import Source, open_source
+from schemas import BY_NAME, CATALOGUE, TOPICS, as_record
+from streams.event_values import event_types_of, plain, topics_of
+from streams.log import Record, now_ms
 from streams.scan import Scanned
-from streams.tap import BadSelection, Selection, moment_ms, parse_condition, subject, tap
+from streams.tap import BadSelection, Selection, chosen, following, moment_ms, parse_condition, subject
 
 FORMATS = ("table", "jsonl", "parquet", "arrow")
 BATCH_ROWS = 500
+MOST_LINE = 400
 MARKER = "!!"
 """Begins the line of a record that is no event."""
 
 
 def listen(
-    topic: str, source: str | None, runs: Path, *, run_id: str = "", since: str = "", until: str = "", where: Sequence[str] = (),
+    topic: str, name: str | None, runs: Path, *, run_id: str = "", since: str = "", until: str = "", where: Sequence[str] = (),
     follow: bool = False, limit: int = 0, style: str = "table", out: Path | None = None, unpack: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
@@ -35,7 +36,7 @@ def listen(
 
     Args:
         topic: topic, event type, or ``all``.
-        source: run, archive folder or broker; the newest run if ``None``.
+        name: run, archive folder or broker; the newest run if ``None``.
         runs: folder of the run folders.
         run_id: only this run.
         since, until: moments as :func:`streams.tap.moment_ms` reads them.
@@ -50,20 +51,27 @@ def listen(
     Raises:
         ConfigError: something cannot be meant.
     """
-    chosen = selection_of(topic, run_id, since, until, where)
+    selection = selection_of(topic, run_id, since, until, where)
     with mendable(FileNotFoundError):
-        opened = open_source(source, runs)
-    ended = (lambda: stop() or now_ms() > chosen.until_ms) if follow and chosen.until_ms is not None else stop
-    items = tap(opened.log, opened.partitions, chosen, follow, ended)
+        source = open_source(name, runs)
     num = 0
-    with analysis_extra(f"tap --format {style}"), sink(style, chosen.event_types, out, unpack) as write:
-        for item in items:
+    with analysis_extra(f"tap --format {style}"), sink(style, selection.event_types, out, unpack) as write:
+        for item in chosen(records(source, selection, follow, stop), selection):
             write(item)
             num += 1
             if num == limit:
                 break
-    opened.log.close()
+    source.log.close()
     return num
+
+
+def records(source: Source, selection: Selection, follow: bool, stop: Callable[[], bool]) -> Iterator[Record]:
+    """Records of the topics that a selection needs, up to their end now or as they come, then until ``until`` has passed."""
+    topics = topics_of(selection.event_types)
+    if not follow:
+        return source.records(topics)
+    until_ms = selection.until_ms
+    return following(source.tail(topics), lambda: stop() or (until_ms is not None and now_ms() > until_ms))
 
 
 def selection_of(topic: str, run_id: str, since: str, until: str, where: Sequence[str]) -> Selection:
@@ -113,10 +121,11 @@ def line_of(item: Scanned) -> str:
     head = f"{time_text(item.record.timestamp_ms)}  {item.where:<24}"
     if item.event is None:
         return f"{head}  {MARKER} no event: {item.error}"
-    values = as_record(item.event)
-    hidden = ("event_id", "run_id", "caused_by", "occurred_at_ms", "input_cursor")
-    shown = " ".join(f"{name}={_short(value)}" for name, value in values.items() if name not in hidden and not isinstance(value, dict | list))
-    return f"{head}  {type(item.event).__name__:<21}  {subject(item.event)}  {shown}"[:400].replace("\n", " ").replace("\r", " ")
+    entry = BY_NAME[type(item.event).__name__]
+    hidden = {"event_id", "run_id", "caused_by", "occurred_at_ms", "input_cursor", entry.alias, *entry.identity}
+    shown = " ".join(f"{name}={_short(value)}" for name, value in as_record(item.event).items()
+                     if name not in hidden and value != "" and not isinstance(value, dict | list))
+    return f"{head}  {entry.name:<21}  {subject(item.event)}  {shown}"[:MOST_LINE].replace("\n", " ").replace("\r", " ")
 
 
 def _short(value: object) -> str:

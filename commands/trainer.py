@@ -15,6 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from commands.config import RunConfig
 from commands.process import ProcessContext, context_from_arguments
+from commands.sampling import of_trainer
 from commands.seeds import heldout_tasks, training_tasks
 from environments.registry import environment
 from schemas import Event, make
@@ -27,18 +28,24 @@ from streams.topics import partitions_of
 from trainer.checkpoint import BrokenCheckpoint
 from trainer.episodes import EpisodeMaker, UnplayableTask
 from trainer.evaluation import Suite
-from trainer.hf_sampler import HFSampler
+from trainer.live_episode import NotWhatWasAsked
 from trainer.loop import train
 from trainer.policy import Policy, load_policy
+from trainer.sampling_format import FormatMismatch, SamplingFormat, refuse_mismatch
 from trainer.setup import DigestMismatch, NothingCame, TrainerSetup
 from trainer.token_choice import NonFiniteLogits
 from trainer.torch_engine import TorchEngine
-from trainer.view import TOPICS
+from trainer.view import LIVE_TOPICS, TOPICS
+from trainer.vllm_client import VllmError
+from trainer.weight_sync import WeightSyncFailed
 from trainer.weights import weights_digest
 
 logger = logging.getLogger("rods.trainer")
 ASSET = Path(__file__).parent.parent / "trainer" / "assets" / "default-policy"
-FAILURES = (BrokenCheckpoint, DigestMismatch, LogGap, LogUnavailable, NonFiniteLogits, NothingCame, UnplayableTask)
+FAILURES = (
+    BrokenCheckpoint, DigestMismatch, FormatMismatch, LogGap, LogUnavailable, NonFiniteLogits, NotWhatWasAsked, NothingCame,
+    UnplayableTask, VllmError, WeightSyncFailed,
+)
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "fastavro", "bfcl-eval")
 
 
@@ -121,16 +128,21 @@ def work(context: ProcessContext) -> RunOutcome:
     tasks = training_tasks(config)
     log = context.producer("trainer")
     partitions = partitions_of(context.connection)
-    heard = {event.event_id for event in EventReader(log, ("runs", "tasks"), partitions, run_id, "trainer").catch_up()}
+    heard = {event.event_id: event for event in EventReader(log, ("runs", "tasks"), partitions, run_id, "trainer").catch_up()}
     first = [*opening(context, policy, tasks), stage_started(config, run_id, 0, 1, tasks)]
+    own = SamplingFormat(first[0].template_hash, first[0].tokenizer_hash, first[0].tool_schema_hash)
+    refuse_mismatch(own, heard.get(first[0].event_id, first[0]), "trainer")
     log.append([event for event in first if event.event_id not in heard])
+    sampler, syncs = of_trainer(config, run_id, context.folder.path, policy_folder(config), policy)
+    topics = LIVE_TOPICS if config.trainer.rollouts == "workers" else TOPICS
     setup = TrainerSetup(
         run_id=run_id, seed=config.run.seed, num_epochs=sum(stage.epochs for stage in config.stages),
         config=config.trainer, engine=TorchEngine(policy.model, config.trainer, reference_policy(config, policy)),
-        sampler=HFSampler(policy.model, policy.template), new_episode=EpisodeMaker(policy.template.parser),
+        sampler=sampler, new_episode=EpisodeMaker(policy.template.parser),
         suites=suites(config), tokenizer=policy.tokenizer, checkpoints=context.folder.checkpoints, log=log,
-        reader=EventReader(KafkaLog(context.connection), TOPICS, partitions, run_id, "trainer"),
+        reader=EventReader(KafkaLog(context.connection), topics, partitions, run_id, "trainer"),
         should_stop=context.stop.is_set, next_stage=lambda done: stage_after(done, config, tasks),
+        syncs=syncs, format_hash=own.digest, stop_ids=policy.template.stop_ids,
     )
     context.ready()
     return train(setup)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from schemas import BY_NAME, CATALOGUE, Event, encode, event_id
-from schemas.events import BatchPlanned, BoundaryDetected, Cursor, EpochPlanned, TaskRetired
+from schemas.events import BatchPlanned, BoundaryDetected, Cursor, EpochPlanned, RunStarted, TaskRetired
 from schemas.identity import identity_of
 from streams.decide import decide
 from streams.log import Place, Record
@@ -68,6 +68,12 @@ class Recording:
     plans: list[Heard] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
+
+    @property
+    def forked_at_step(self) -> int:
+        """Last step shared with a parent run; -1 for none."""
+        started = (h.event for lane in self.inputs.values() for h in lane if isinstance(h.event, RunStarted))
+        return next((event.forked_at_step for event in started), -1)
 
     def add(self, records: Iterable[Record]) -> Recording:
         """Sort records of decision topics in; records of other runs are left out."""
@@ -158,6 +164,22 @@ class Repetition:
                 self.pool = apply(self.pool, event)
         return None
 
+    def inherit(self, forked_at_step: int) -> None:
+        """Take the decisions of a fork's shared past as facts; they were made, and can be repeated, in its parent."""
+        for key, heard in self.recording.decided.items():
+            event = heard.event
+            step = event.first_step if isinstance(event, EpochPlanned) else getattr(event, "step", None)
+            if step is None:
+                step = self.first_step_of(event.epoch)
+            if step <= forked_at_step:
+                self.said.add(key)
+                self.pool = apply(self.pool, event)
+
+    def first_step_of(self, epoch: int) -> int:
+        """First step of a recorded epoch."""
+        return next((p.event.first_step for p in self.recording.plans
+                     if isinstance(p.event, EpochPlanned) and p.event.epoch == epoch), 0)
+
     def step(self, plan: Heard) -> Divergence | None:
         """Repeat one recorded plan."""
         if plan.event.event_id in self.said:
@@ -177,6 +199,7 @@ class Repetition:
             on_plan: called after each plan.
         """
         difference = first_forgery(self.recording)
+        self.inherit(self.recording.forked_at_step)
         for plan in self.recording.plans:
             difference = difference or self.step(plan)
             on_plan()

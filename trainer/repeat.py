@@ -6,7 +6,7 @@ the recorded texts, no model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from environments.episode import Episode
@@ -19,6 +19,9 @@ from trainer.engine import Engine
 from trainer.episodes import NewEpisode, UnplayableTask
 from trainer.rollouts import update_batch_from_events
 from trainer.view import RunView
+
+Take = Callable[[Iterable[RolloutGroupCompleted]], Mapping[str, TrajectoryRecorded]]
+"""Bodies of some groups by trajectory id."""
 
 
 class Bodies:
@@ -64,22 +67,32 @@ class LearnedStep:
     repeated: str
 
 
-def learn_again(view: RunView, bodies: Bodies, engine: Engine, config: TrainerConfig) -> Iterator[LearnedStep]:
-    """Apply every completed step's update to the initial weights, in order.
+def learn_again(
+    view: RunView, take: Take, engine: Engine, config: TrainerConfig, steps: Sequence[int] | None = None
+) -> Iterator[LearnedStep]:
+    """Apply the update of completed steps again, in order.
+
+    Args:
+        view: what was heard of the run.
+        take: bodies of some groups by trajectory id.
+        engine: holds the weights before the first of the steps.
+        config: settings of the updates.
+        steps: which steps; every completed one if ``None``.
 
     Raises:
         LogGap: a plan, group or body of a completed step is missing.
     """
-    for step in sorted(view.steps):
+    for step in sorted(view.steps) if steps is None else steps:
         plan = view.plans.get(step)
-        if plan is None:
-            raise LogGap(f"step {step} is completed but its BatchPlanned is not in the log")
+        if plan is None or step not in view.steps:
+            raise LogGap(f"BatchPlanned or StepCompleted of step {step} is not in the log")
         absent = [task_id for task_id in plan.task_ids if (step, task_id) not in view.groups]
         if absent:
             raise LogGap(f"step {step}: the group of {absent[0]} is not in the log")
-        groups = [view.groups[step, task_id] for task_id in plan.task_ids]
+        learned = set(view.steps[step].group_ids)
+        groups = [group for task_id in plan.task_ids if (group := view.groups[step, task_id]).group_id in learned]
         batch = update_batch_from_events(
-            step, groups, bodies.take(groups), view.reward_of(plan.epoch, config.reward),
+            step, groups, take(groups), view.reward_of(plan.epoch, config.reward),
             normalise_std=config.normalise_std, leave_one_out=config.leave_one_out)
         engine.update(batch)
         yield LearnedStep(step, view.steps[step].weights_digest, engine.digest())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,3 +141,28 @@ def test_a_busy_port_is_named_before_anything_starts(tmp_path: Path) -> None:
 def test_a_dead_broker_at_start_is_named(tmp_path: Path) -> None:
     code, output = run(tmp_path, "--config", str(CONFIG), "--set", "kafka.bootstrap_servers=127.0.0.1:1")
     assert code == 2 and "127.0.0.1:1 did not answer" in output, output
+
+
+@pytest.mark.parametrize("retrain", [False, True])
+def test_a_fork_goes_on_from_the_shared_past_with_other_settings_and_replays(
+    undisturbed: RunFolder, tmp_path: Path, retrain: bool
+) -> None:
+    shutil.copytree(undisturbed.path, tmp_path / undisturbed.run_id)
+    arguments = ["fork", undisturbed.run_id, "--runs", str(tmp_path), "--at", "5", "--set", "trainer.learning_rate=1e-4", "--json"]
+    output, _ = rods(*arguments, *(["--retrain"] if retrain else [])).communicate(timeout=DEADLINE_S)
+    fork = json.loads(output.splitlines()[-1])
+    code, output = run(tmp_path, "--resume", fork["run_id"])
+    assert code == 0, output
+    theirs, ours = outcome(undisturbed), outcome(RunFolder(tmp_path / fork["run_id"]))
+    shared = range(1, 6)
+    assert [ours["batches"][step] for step in shared] == [theirs["batches"][step] for step in shared]
+    assert ours["weights"] != theirs["weights"] and ours["conservation"] == theirs["conservation"]
+    output, _ = rods("replay", fork["run_id"], "--runs", str(tmp_path), "--json").communicate(timeout=DEADLINE_S)
+    assert set(json.loads(output.splitlines()[-1])["verdicts"].values()) == {"equal"}, output
+
+
+def test_rescoring_under_the_recorded_rewards_changes_nothing_and_under_others_the_seeds(undisturbed: RunFolder) -> None:
+    for verifier, same in (("progress", True), ("binary", False)):
+        output, _ = rods("rescore", str(undisturbed.path), "--verifier", verifier, "--json").communicate(timeout=DEADLINE_S)
+        found = json.loads(output.splitlines()[-1])
+        assert (found["recorded"] == found["rescored"]) is same

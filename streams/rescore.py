@@ -1,0 +1,96 @@
+"""What a recorded run would have been under other rewards or detector settings. Pure.
+
+The batches stay as they were; zones, signals, injections and retirements are decided again from the rescored groups.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from schemas import Event
+from schemas.events import EpochPlanned, RolloutGroupCompleted, RunStarted
+from streams.boundary import zone_variance
+from streams.decide import due_signals, stage_at
+from streams.lifecycle import plan_epoch
+from streams.pool import Pool, apply, initial
+from streams.pool_config import PoolConfig
+
+Rescorer = Callable[[RolloutGroupCompleted], RolloutGroupCompleted]
+
+
+@dataclass(slots=True)
+class Counterfactual:
+    """One reading of a run.
+
+    Attributes:
+        zones: observations by zone.
+        variance: mean reward variance by zone.
+        mean_reward: over all observations.
+        signals: (step, task id) of every signal.
+        injected: by epoch.
+        retired: (task id, reason) of every retirement, first time each.
+    """
+
+    zones: Counter = field(default_factory=Counter)
+    variance: dict[str, float] = field(default_factory=dict)
+    mean_reward: float = 0.0
+    signals: set[tuple[int, str]] = field(default_factory=set)
+    injected: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    retired: dict[str, str] = field(default_factory=dict)
+
+
+def reread(events: Iterable[Event], rescorer: Rescorer, config: PoolConfig | None = None) -> Counterfactual:
+    """Fold a run with other groups or settings and decide every step and epoch again.
+
+    Args:
+        events: the run's events, any order that respects causes.
+        rescorer: gives each group its new rewards.
+        config: pool settings; the recorded ones if ``None``.
+    """
+    pool, plans = initial(), []
+    for event in events:
+        if isinstance(event, RolloutGroupCompleted):
+            event = rescorer(event)
+        elif isinstance(event, EpochPlanned):
+            plans.append(event)
+        pool = apply(pool, event)
+        if isinstance(event, RunStarted) and config is not None:
+            pool = replace(pool, config=config)
+    return _read(pool, plans)
+
+
+def _read(pool: Pool, plans: list[EpochPlanned]) -> Counterfactual:
+    result = Counterfactual()
+    seen = [evidence for observations in pool.observations.values() for evidence in observations]
+    result.zones = Counter(evidence.zone.value for evidence in seen)
+    result.variance = zone_variance(seen)
+    result.mean_reward = sum(e.mean for e in seen) / len(seen) if seen else 0.0
+    bare = replace(pool, signals=type(pool.signals)(), signalled=type(pool.signalled)())
+    for step in sorted(pool.steps):
+        chosen = due_signals(bare, pool.batches[step])
+        for signal in chosen:
+            bare = apply(bare, signal)
+        result.signals |= {(signal.step, signal.task_id) for signal in chosen}
+    for plan in sorted(plans, key=lambda p: p.epoch):
+        decision = _decided(pool, plan)
+        if decision is not None:
+            result.injected[plan.epoch] = decision.injected
+            for retirement in decision.retired:
+                result.retired.setdefault(retirement.task_id, retirement.reason.value)
+    return result
+
+
+def _decided(pool: Pool, plan: EpochPlanned) -> object:
+    """The decision of an epoch from what was known when it was planned."""
+    earlier = {number: event for number, event in pool.epochs.items() if number < plan.epoch}
+    known = {task_id: tuple(e for e in seen if e.step < plan.first_step) for task_id, seen in pool.observations.items()}
+    gone = {task_id: event for task_id, event in pool.retired.items() if event.epoch < plan.epoch}
+    tasks = {task_id: task for task_id, task in pool.tasks.items() if task.position[0] < plan.first_step}
+    make_map = type(pool.epochs)
+    then = replace(
+        pool, epochs=make_map(earlier), observations=make_map({t: seen for t, seen in known.items() if seen}),
+        retired=make_map(gone), tasks=make_map(tasks), last_epoch=max(earlier, default=-1), last_step=plan.first_step - 1)
+    stage = stage_at(then, plan.epoch)
+    return plan_epoch(then, stage, plan.epoch) if stage else None

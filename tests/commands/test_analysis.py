@@ -1,0 +1,240 @@
+"""The analysis commands over real archives, files and an embedded broker."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from commands import archive, doctor, explain, export, sql, tap, why
+from commands.analysis import analysis_extra
+from commands.config import ConfigError, load_config
+from commands.folder import RunFolder, RunInUse
+from commands.source import archive_folder, is_address, open_source, the_run
+from schemas import Event, encode
+from schemas.events import BoundaryDetected, RolloutGroupCompleted, TaskRetired, TrajectoryRecorded
+from streams.archive import ArchiveLog
+from streams.archive_index import MANIFEST, load_manifest
+from streams.connection import Connection
+from streams.embedded_broker import EmbeddedBroker
+from streams.kafka_log import KafkaLog
+from streams.log import LogGap, LogUnavailable, Record
+from streams.reader import EventReader
+from streams.topics import partitions_of
+from tests.streams.recorded import PARTITIONS, record_run
+
+RUNS = Path("no-runs-here")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
+    """A run folder named like its run."""
+    folder = RunFolder(tmp_path_factory.mktemp("runs") / "run-1").create(load_config(None, {}, []))
+    return folder.path, record_run(folder.archive)
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(record=True, width=200, file=io.StringIO())
+
+
+def test_sources_are_runs_archives_and_addresses(run: tuple[Path, list[Event]]) -> None:
+    folder = run[0]
+    assert archive_folder("run-1", folder.parent) == archive_folder(str(folder), RUNS) == archive_folder(None, folder.parent)
+    assert archive_folder(str(folder / "archive"), RUNS) == folder / "archive"
+    assert is_address("kafka:9092") and not is_address(str(folder)) and not is_address("run-1")
+    with pytest.raises(ConfigError, match="no run 'nobody'"):
+        archive_folder("nobody", RUNS)
+    assert the_run(open_source(str(folder), RUNS)) == "run-1"
+    with pytest.raises(ConfigError, match="holds the runs .'run-1'."):
+        the_run(open_source(str(folder), RUNS), "run-2")
+
+
+def test_verify_writes_the_manifest_and_names_damage(tmp_path: Path, console: Console, capsys: pytest.CaptureFixture) -> None:
+    record_run(tmp_path)
+    assert archive.check(str(tmp_path), RUNS, False, console) and (tmp_path / MANIFEST).exists()
+    assert "whole" in console.export_text()
+    path = next((tmp_path / "rollouts" / "0").glob("*.avro"))
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    assert not archive.check(str(tmp_path), RUNS, True, console)
+    result = json.loads(capsys.readouterr().out)
+    assert not result["healthy"] and result["problems"][0]["topic"] == "rollouts" and result["problems"][0]["last_offset"] == 42
+
+
+def test_push_and_pull_keep_every_record_and_a_tap_reads_the_broker(
+    run: tuple[Path, list[Event]], tmp_path: Path, own_broker: EmbeddedBroker, console: Console, capsys: pytest.CaptureFixture
+) -> None:
+    address = own_broker.bootstrap_servers
+    assert archive.push(str(run[0]), RUNS, address, console) == len(run[1])
+    assert archive.pull(address, tmp_path / "copy", console) == len(run[1])
+    before, after = ArchiveLog(run[0] / "archive"), ArchiveLog(tmp_path / "copy")
+    assert after.partitions == before.partitions == PARTITIONS
+    for place, end in before.end_offsets(PARTITIONS).items():
+        if end:
+            assert after.read({place: 0}, 10_000, 0.0) == before.read({place: 0}, 10_000, 0.0)
+    assert sum(entry.count for entry in load_manifest(tmp_path / "copy")) == len(run[1])
+    assert archive.pull(address, tmp_path / "copy", console) == 0
+    with pytest.raises(LogGap, match="topics that hold records"):
+        archive.push(str(run[0]), RUNS, address, console)
+    capsys.readouterr()
+    num = tap.listen("boundary-signals", address, RUNS, where=["rank=0"], style="jsonl")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == num == sum(isinstance(e, BoundaryDetected) and e.rank == 0 for e in run[1])
+
+
+def test_a_run_that_goes_on_and_a_damaged_archive_are_not_pushed(run: tuple[Path, list[Event]], tmp_path: Path, console: Console) -> None:
+    with RunFolder(run[0]).lock(), pytest.raises(RunInUse):
+        archive.push(str(run[0]), RUNS, "127.0.0.1:1", console)
+    record_run(tmp_path)
+    next((tmp_path / "trajectories" / "1").glob("*.avro")).write_bytes(b"nothing of worth, long enough to be no header at all")
+    (tmp_path / "trajectories" / "1" / f"{10**6:020d}.avro").touch()
+    with pytest.raises(LogGap, match="trajectories-1 offsets 0 to 999999"):
+        archive.push(str(tmp_path), RUNS, "127.0.0.1:1", console)
+    with pytest.raises(ConfigError, match="host:port"):
+        archive.push(str(tmp_path), RUNS, "nowhere", console)
+
+
+def test_a_broker_that_is_not_there_is_named(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.discovery.ANSWER_TIMEOUT_S", 0.3)
+    with pytest.raises(LogUnavailable, match="127.0.0.1:1"):
+        archive.pull("127.0.0.1:1", tmp_path, console)
+
+
+def test_a_tap_prints_lines_for_people_and_objects_for_machines(
+    run: tuple[Path, list[Event]], capsys: pytest.CaptureFixture
+) -> None:
+    assert tap.listen("steps", str(run[0]), RUNS, limit=2) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and "StepCompleted" in lines[0] and "steps-0@0" in lines[0]
+    tap.listen("trajectories", str(run[0]), RUNS, style="jsonl", unpack=True, where=["rollout_index=1"], limit=1)
+    event = json.loads(capsys.readouterr().out)
+    assert event["event"] == "TrajectoryRecorded" and event["token_ids"][0] == 100 and len(event["mask"]) == 12
+
+
+def test_a_tap_writes_parquet_and_arrow_of_one_event_type(run: tuple[Path, list[Event]], tmp_path: Path) -> None:
+    num = tap.listen("trajectories", str(run[0]), RUNS, style="parquet", unpack=True, out=tmp_path / "t.parquet")
+    table = pq.read_table(tmp_path / "t.parquet")
+    assert table.num_rows == num and table.schema.field("token_ids").type == pa.list_(pa.int32())
+    tap.listen("rollouts", str(run[0]), RUNS, style="arrow", out=tmp_path / "r.arrow")
+    with pa.ipc.open_stream((tmp_path / "r.arrow").read_bytes()) as stream:
+        assert stream.read_all().num_rows == sum(isinstance(e, RolloutGroupCompleted) for e in run[1])
+    with pytest.raises(ConfigError, match="holds one event type"):
+        tap.listen("runs", str(run[0]), RUNS, style="parquet", out=tmp_path / "x")
+    with pytest.raises(ConfigError, match="needs --out"):
+        tap.listen("rollouts", str(run[0]), RUNS, style="parquet")
+
+
+def test_a_tap_shows_what_is_no_event_and_leaves_the_archive_alone(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    record_run(tmp_path)
+    log = ArchiveLog(tmp_path)
+    log.append_raw(Record("rollouts", 0, -1, 1, b"run-1", b"\x1b[31mjunk"))
+    log.close()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.avro")}
+    tap.listen("rollouts", str(tmp_path), RUNS)
+    assert tap.MARKER in capsys.readouterr().out
+    tap.listen("rollouts", str(tmp_path), RUNS, style="jsonl")
+    assert "no header" in json.loads(capsys.readouterr().out.splitlines()[-1])["undecodable"]
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.avro")} == before
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"topic": "rollout"}, "neither a topic"), ({"topic": "rollouts", "since": "soon"}, "no moment"),
+    ({"topic": "rollouts", "where": ["reward>1"]}, "no such field"), ({"topic": "rollouts", "style": "xml"}, "--format 'xml'")])
+def test_a_tap_that_means_nothing_is_refused_by_name(run: tuple[Path, list[Event]], options: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tap.listen(options.pop("topic"), str(run[0]), RUNS, **options)
+
+
+def test_an_export_reports_rows_and_pace(run: tuple[Path, list[Event]], tmp_path: Path, console: Console, capsys: pytest.CaptureFixture) -> None:
+    figures = export.write(str(run[0]), RUNS, tmp_path / "out", ["rollouts", "TaskSeeded"], False, False, console)
+    assert set(figures["rows"]) == {"RolloutGroupCompleted", "TaskSeeded"} and figures["mb_per_s"] > 0
+    assert "MB/s" in console.export_text()
+    with pytest.raises(ConfigError, match="--overwrite"):
+        export.write(str(run[0]), RUNS, tmp_path / "out", [], False, True, console)
+    with pytest.raises(ConfigError, match="--only 'x'"):
+        export.write(str(run[0]), RUNS, tmp_path / "out", ["x"], False, True, console)
+
+
+def test_sql_answers_as_table_and_as_json(run: tuple[Path, list[Event]], console: Console, capsys: pytest.CaptureFixture) -> None:
+    sql.ask("SELECT count(*) AS n FROM step_completed", str(run[0]), None, RUNS, True, console)
+    assert json.loads(capsys.readouterr().out) == [{"n": 11}]
+    sql.ask("SELECT '[red]' AS text, NULL AS nothing", str(run[0]), None, RUNS, False, console)
+    assert "[red]" in console.export_text()
+    sql.ask("", None, None, RUNS, True, console)
+    assert "zone_variance" in json.loads(capsys.readouterr().out)["views"]
+    with pytest.raises(ConfigError, match="no_such_table"):
+        sql.ask("SELECT * FROM no_such_table", str(run[0]), None, RUNS, True, console)
+
+
+def test_why_prints_a_tree_and_the_same_as_json(run: tuple[Path, list[Event]], console: Console, capsys: pytest.CaptureFixture) -> None:
+    retired = next(e for e in run[1] if isinstance(e, TaskRetired))
+    why.show(retired.task_id, str(run[0]), "", RUNS, False, console)
+    text = console.export_text()
+    assert all(word in text for word in ("seed", "signal", "injected into epoch", "trained in step", "retired before epoch"))
+    body = next(e for e in run[1] if isinstance(e, TrajectoryRecorded))
+    capsys.readouterr()
+    why.show(body.trajectory_id, str(run[0]), "", RUNS, True, console)
+    assert json.loads(capsys.readouterr().out)["causes"][0]["kind"] == "message"
+    with pytest.raises(ConfigError, match="nothing in this run"):
+        why.show("nobody", str(run[0]), "", RUNS, True, console)
+
+
+def test_explain_prints_three_answers(run: tuple[Path, list[Event]], console: Console, capsys: pytest.CaptureFixture) -> None:
+    signal = next(e for e in run[1] if isinstance(e, BoundaryDetected))
+    explain.show(signal.task_id, signal.step, str(run[0]), "", RUNS, True, console)
+    answers = json.loads(capsys.readouterr().out)["answers"]
+    assert [a["question"] for a in answers] == ["seed", "injected", "retired"] and answers[0]["verdict"]
+    explain.show(signal.task_id, signal.step, str(run[0]), "", RUNS, False, console)
+    assert "is boundary, phi" in console.export_text()
+    with pytest.raises(ConfigError, match="steps 1 to 11"):
+        explain.show(signal.task_id, 99, str(run[0]), "", RUNS, True, console)
+
+
+def test_the_doctor_finds_a_healthy_run_healthy_and_damage_not(
+    run: tuple[Path, list[Event]], tmp_path: Path, console: Console, capsys: pytest.CaptureFixture
+) -> None:
+    assert doctor.show(str(run[0]), "", RUNS, "", False, console)
+    record_run(tmp_path)
+    archive.check(str(tmp_path), RUNS, True, console)
+    next((tmp_path / "steps" / "0").glob("*.avro")).unlink()
+    capsys.readouterr()
+    assert not doctor.show(str(tmp_path), "", RUNS, "", True, console)
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert findings["storage"]["first"][0].startswith("steps-0 offsets 0 to 10") and findings["lost"]["count"] == 11
+
+
+def test_the_doctor_redrives_what_can_be_read_now_and_only_once(
+    tmp_path: Path, connection: Connection, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RODS_KAFKA__TOPIC_PREFIX", connection.prefix)
+    said = record_run(tmp_path / "a")
+    group = next(e for e in said if isinstance(e, RolloutGroupCompleted))
+    log = KafkaLog(connection)
+    log.append([event for event in said if event is not group])
+    log.append_raw(Record("steps", 0, -1, 1, b"run-1", encode(group)))
+    log.append_raw(Record("steps", 1, -1, 1, b"run-1", b"junk"))
+    EventReader(log, ("steps",), partitions_of(connection), "run-1", "pool").catch_up()
+    address = connection.bootstrap_servers
+    assert not doctor.show(address, "", RUNS, address, False, console)
+    assert "redriven to rollouts-" in console.export_text()
+    assert not doctor.show(address, "", RUNS, address, False, console)
+    text = console.export_text()
+    assert "nothing to redrive" in text and "redriven to" not in text and "(1 open)" in text
+    log.close()
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, console: Console) -> None:
+    for name in ("duckdb", "streams.sql_views"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=r"needs duckdb: pip install 'rods-streams\[analysis\]'"):
+        sql.ask("select 1", str(tmp_path), None, RUNS, False, console)
+    with pytest.raises(ModuleNotFoundError, match="other"), analysis_extra("sql"):
+        raise ModuleNotFoundError("other", name="other")

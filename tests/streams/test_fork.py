@@ -1,0 +1,93 @@
+"""Forks and rescoring of a recorded run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from schemas import event_id
+from schemas.events import BatchPlanned, BoundaryDetected, RolloutGroupCompleted, StepCompleted, TaskSynthesized
+from schemas.identity import identity_of
+from streams.conservation import Ledger
+from streams.decide import decide
+from streams.fork import ForkMode, NothingToFork, renamed, shared_past
+from streams.pool import Pool, apply, initial
+from streams.pool_config import PoolConfig
+from streams.rescore import reread
+from tests.streams.building import run_started
+from tests.streams.scripted import of, play
+from tests.streams.test_fold import SETTINGS, mean_of
+
+
+def recorded() -> tuple[Pool, list]:
+    return play(7, 5, SETTINGS, mean_of, fails=lambda t: t.endswith("3"))
+
+
+def test_a_fork_takes_over_the_past_up_to_its_step_and_nothing_later() -> None:
+    _, events = recorded()
+    past = shared_past(events, 4, ForkMode.CONTINUE)
+    assert max(e.step for e in of(past, BatchPlanned)) == max(e.step for e in of(past, StepCompleted)) == 4
+    assert {s.signal_id for s in of(past, TaskSynthesized)} <= {s.signal_id for s in of(past, BoundaryDetected)}
+    assert Ledger().add(past).missing() == []
+
+
+def test_every_id_in_the_fork_is_the_one_it_would_have_had_there() -> None:
+    _, events = recorded()
+    copied = renamed(shared_past(events, 6, ForkMode.CONTINUE), "other")
+    ids = {event.event_id for event in copied}
+    for event in copied:
+        assert event.run_id == "other"
+        assert event.event_id == event_id("other", type(event).__name__, *identity_of(event))
+    for event in of(copied, TaskSynthesized):
+        assert event.signal_id in ids and event.caused_by in ids
+    assert not ids & {event.event_id for event in events}
+
+
+def test_a_fork_with_the_same_settings_goes_on_as_its_parent_did() -> None:
+    _, events = recorded()
+    pool = initial()
+    for event in [run_started(SETTINGS, "other"), *renamed(shared_past(events, 5, ForkMode.CONTINUE), "other")]:
+        pool = apply(pool, event)
+    following = next(e for e in events if isinstance(e, BatchPlanned) and e.step == 6)
+    due = decide(pool)
+    assert [e.task_ids for e in due if isinstance(e, BatchPlanned)] == [following.task_ids]
+
+
+def test_a_fork_with_other_settings_decides_differently_from_there_on() -> None:
+    _, events = recorded()
+    at = next(e.step for e in of(events, BatchPlanned) if e.is_last_of_epoch)
+    pool = initial()
+    for event in [run_started({**SETTINGS, "static_pool": True}, "o"), *renamed(shared_past(events, at, ForkMode.CONTINUE), "o")]:
+        pool = apply(pool, event)
+    plan = next(e for e in decide(pool) if type(e).__name__ == "EpochPlanned")
+    assert plan.injected == ()
+
+
+def test_retraining_keeps_the_rollouts_and_forgets_that_the_steps_were_learned() -> None:
+    _, events = recorded()
+    past = shared_past(events, 4, ForkMode.RETRAIN)
+    assert not of(past, StepCompleted)
+    assert len({e.step for e in of(past, RolloutGroupCompleted)}) == 4
+
+
+def test_a_step_the_run_never_reached_is_refused_with_what_there_is() -> None:
+    _, events = recorded()
+    with pytest.raises(NothingToFork, match="steps 1 to"):
+        shared_past(events, 999, ForkMode.CONTINUE)
+
+
+def test_rescoring_with_nothing_changed_finds_what_was_recorded() -> None:
+    pool, events = recorded()
+    again = reread(events, lambda group: group)
+    assert again.signals == {(s.step, s.task_id) for s in pool.signals.values()}
+    assert again.injected == {number: plan.injected for number, plan in pool.epochs.items()}
+    assert again.retired == {task_id: event.reason.value for task_id, event in pool.retired.items()}
+
+
+def test_rescoring_with_other_rewards_or_thresholds_finds_other_seeds() -> None:
+    _, events = recorded()
+    zero = reread(events, lambda group: replace(group, rewards=tuple(0.0 for _ in group.rewards)))
+    assert zero.signals == set() and set(zero.zones) == {"hard"}
+    wide = reread(events, lambda group: group, PoolConfig(**{**SETTINGS, "alpha_low": 0.01, "alpha_high": 0.94}))
+    assert wide.zones["boundary"] > reread(events, lambda group: group).zones["boundary"]
