@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from commands.config import ConfigError
 from commands.source import archive_folder, existing_broker, fresh_broker, is_address, run_folder
@@ -33,13 +34,16 @@ def check(name: str | None, runs: Path, as_json: bool, console: Console) -> bool
 def show(root: Path, result: Verification, console: Console) -> None:
     """The result for people: faults first, then one line."""
     for problem in result.problems:
-        console.print(f"[red]damaged[/red] {problem}", highlight=False, soft_wrap=True)
+        console.print(f"[red]damaged[/red] {escape(str(problem))}", highlight=False, soft_wrap=True)
     for note in result.notes:
-        console.print(f"[dim]note[/dim] {note}", highlight=False, soft_wrap=True)
+        console.print(f"[dim]note[/dim] {escape(note)}", highlight=False, soft_wrap=True)
     records, size = sum(entry.count for entry in result.entries), sum(entry.bytes for entry in result.entries)
     verdict = "[red]not whole[/red]" if result.problems else "[green]whole[/green]"
-    console.print(f"{root}: {verdict}, {len(result.entries)} segments, {records} records, {size / 1e6:.1f} MB verified",
-                  highlight=False, soft_wrap=True)
+    console.print(
+        f"{root}: {verdict}, {len(result.entries)} segments, {records} records, {size / 1e6:.1f} MB verified",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def push(name: str | None, runs: Path, to: str, console: Console) -> int:

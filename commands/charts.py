@@ -82,14 +82,20 @@ def axes(frame: Frame, x_title: str, y_title: str, x_ticks: Sequence[tuple[float
     parts = []
     for value in ticks(frame.y_low, frame.y_high):
         y = frame.y(value)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
-                     f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{label(value)}</text>')
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
+            f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{label(value)}</text>'
+        )
     for value, text in x_ticks or [(v, label(v)) for v in ticks(frame.x_low, frame.x_high, 9)]:
-        parts.append(f'<text x="{frame.x(value)}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{escape(text)}</text>')
+        parts.append(
+            f'<text x="{frame.x(value)}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{escape(text)}</text>'
+        )
     base = frame.y(frame.y_low)
     parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{base}" y2="{base}"/>')
     parts.append(f'<text x="{(WIDTH + LEFT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_title)}</text>')
-    parts.append(f'<text transform="translate(12 {HEIGHT / 2 - 10}) rotate(-90)" text-anchor="middle">{escape(y_title)}</text>')
+    parts.append(
+        f'<text transform="translate(12 {HEIGHT / 2 - 10}) rotate(-90)" text-anchor="middle">{escape(y_title)}</text>'
+    )
     return "".join(parts)
 
 
@@ -101,8 +107,10 @@ def legend(entries: Sequence[tuple[str, str]]) -> str:
 
 def drawing(name: str, body: str) -> str:
     """One SVG with an accessible name."""
-    return (f'<svg class="chart" role="img" aria-label="{escape(name)}" viewBox="0 0 {WIDTH} {HEIGHT}" '
-            f'xmlns="http://www.w3.org/2000/svg">{body}</svg>')
+    return (
+        f'<svg class="chart" role="img" aria-label="{escape(name)}" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
+    )
 
 
 def nothing(name: str) -> str:
@@ -113,7 +121,8 @@ def nothing(name: str) -> str:
 def band(frame: Frame, low: float, high: float) -> str:
     """A horizontal band, for the boundary window."""
     top, bottom = frame.y(min(high, frame.y_high)), frame.y(max(low, frame.y_low))
-    return f'<rect x="{LEFT}" y="{top}" width="{WIDTH - LEFT - RIGHT}" height="{round(bottom - top, 2)}" fill="var(--band)"/>'
+    width, height = WIDTH - LEFT - RIGHT, round(bottom - top, 2)
+    return f'<rect x="{LEFT}" y="{top}" width="{width}" height="{height}" fill="var(--band)"/>'
 
 
 def spread(values: Sequence[float], least: float) -> tuple[float, float]:
@@ -123,7 +132,11 @@ def spread(values: Sequence[float], least: float) -> tuple[float, float]:
 
 
 def line_chart(
-    name: str, series: Sequence[Series], x_title: str, y_title: str, y_high: float | None = None,
+    name: str,
+    series: Sequence[Series],
+    x_title: str,
+    y_title: str,
+    y_high: float | None = None,
     window: tuple[float, float] | None = None,
 ) -> str:
     """Lines with a mark at each point; y starts at 0."""
@@ -137,8 +150,10 @@ def line_chart(
         body += path_of(line, frame)
         for x, y in line.points:
             if y is not None and math.isfinite(y):
-                body += (f'<circle cx="{frame.x(x)}" cy="{frame.y(y)}" r="2.6" fill="var(--{line.colour})">'
-                         f"<title>{escape(line.name)}: {label(x)}, {y:.4g}</title></circle>")
+                body += (
+                    f'<circle cx="{frame.x(x)}" cy="{frame.y(y)}" r="2.6" fill="var(--{line.colour})">'
+                    f"<title>{escape(line.name)}: {label(x)}, {y:.4g}</title></circle>"
+                )
     return legend([(line.name, line.colour) for line in series if line.points]) + drawing(name, body)
 
 
@@ -177,8 +192,10 @@ def stacked_bars(
         for part, colour, values in stacks:
             if values[i]:
                 top, bottom = frame.y(below + values[i]), frame.y(below)
-                body += (f'<rect x="{frame.x(i) - half:.2f}" y="{top}" width="{2 * half:.2f}" height="{bottom - top:.2f}" '
-                         f'fill="var(--{colour})"><title>{escape(text)}, {escape(part)}: {values[i]:g}</title></rect>')
+                body += (
+                    f'<rect x="{frame.x(i) - half:.2f}" y="{top}" width="{2 * half:.2f}" height="{bottom - top:.2f}" '
+                    f'fill="var(--{colour})"><title>{escape(text)}, {escape(part)}: {values[i]:g}</title></rect>'
+                )
                 below += values[i]
     return legend([(part, colour) for part, colour, _ in stacks]) + drawing(name, body)
 
@@ -194,9 +211,14 @@ def strip_chart(
     for i, (text, values) in enumerate(columns.items()):
         for j, value in enumerate(sorted(values)):
             place = frame.x(i + 0.5 * (j / len(values) - 0.5) if len(values) > 1 else i)
-            body += (f'<circle cx="{place}" cy="{frame.y(value)}" r="3" fill="var(--generated)" fill-opacity="0.75">'
-                     f"<title>{escape(text)}: {value:.3f}</title></circle>")
+            body += (
+                f'<circle cx="{place}" cy="{frame.y(value)}" r="3" fill="var(--generated)" fill-opacity="0.75">'
+                f"<title>{escape(text)}: {value:.3f}</title></circle>"
+            )
         if values:
             y, middle = frame.y(math.fsum(values) / len(values)), frame.x(i)
-            body += f'<line class="mean" x1="{middle - 16}" x2="{middle + 16}" y1="{y}" y2="{y}" stroke="var(--ink)" stroke-width="2"/>'
+            body += (
+                f'<line class="mean" x1="{middle - 16}" x2="{middle + 16}" y1="{y}" y2="{y}" stroke="var(--ink)" '
+                'stroke-width="2"/>'
+            )
     return drawing(name, body)

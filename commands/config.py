@@ -18,6 +18,7 @@ from streams.connection import Connection
 from streams.pool_config import PoolConfig
 from synthesizer.config import SynthesisConfig
 from trainer.config import TrainerConfig
+from trainer.curriculum import Advance
 
 ENV_PREFIX = "RODS_"
 DEFAULT_FILE = Path(__file__).parent / "configs" / "default.toml"
@@ -88,6 +89,16 @@ class StageSection(Section):
     synthesis: bool = Field(True, description="Whether boundary tasks are sent to the synthesizer.")
     categories: tuple[Literal["base", "miss_func", "miss_param", "long_context"], ...] = Field(
         ("base", "miss_func", "miss_param", "long_context"), description="Categories of the seeds it trains on.")
+    advance: Advance = Field(Advance(), description="When the stage ends before its epochs are over.")
+
+    @model_validator(mode="after")
+    def check_advance(self) -> StageSection:
+        """A stage that may end at any epoch cannot make tasks for a later one."""
+        if self.synthesis and self.advance.by == "converged":
+            raise ValueError(f"stage {self.name}: advance.by = 'converged' needs synthesis = false")
+        if "+" in self.name:
+            raise ValueError(f"stage {self.name}: '+' is kept for continued stages")
+        return self
 
 
 class PolicySection(Section):

@@ -135,8 +135,10 @@ def whole_page(facts: RunFacts, trouble: str, nonce: str) -> str:
     options = "".join(f'<option value="{escape(task_id)}"></option>' for task_id in sorted(facts.pool.tasks))
     lineage = (
         f'<section class="wide"><h2>Lineage of a task</h2><form id="which"><input name="task" list="tasks" size="48" '
-        f'value="{escape(chosen)}" aria-label="task id"><datalist id="tasks">{options}</datalist> <button>show</button></form>'
-        f'<div id="lineage">{lineage_html(facts.pool, chosen) if chosen else ""}</div></section>')
+        f'value="{escape(chosen)}" aria-label="task id"><datalist id="tasks">{options}</datalist> '
+        "<button>show</button></form>"
+        f'<div id="lineage">{lineage_html(facts.pool, chosen) if chosen else ""}</div></section>'
+    )
     run_id = facts.pool.run_id or "(not started)"
     body = f'<div id="panels">{panels_html(facts, trouble)}</div><main>{lineage}</main>'
     return page(f"Run {run_id}", "live view, refreshed every two seconds", body, SCRIPT.format(nonce=nonce))
@@ -144,6 +146,7 @@ def whole_page(facts: RunFacts, trouble: str, nonce: str) -> str:
 
 def make_app(source: RunSource) -> web.Application:
     """The web application over one source."""
+
     async def index(request: web.Request) -> web.Response:
         facts, nonce = await asyncio.to_thread(source.facts), secrets.token_urlsafe(16)
         text = await asyncio.to_thread(whole_page, facts, source.trouble, nonce)
@@ -161,19 +164,30 @@ def make_app(source: RunSource) -> web.Application:
         return web.json_response(summary_of(await asyncio.to_thread(source.facts)))
 
     async def healthz(request: web.Request) -> web.Response:
-        return web.json_response({"service": "dashboard", "healthy": not source.trouble}, status=503 if source.trouble else 200)
+        return web.json_response(
+            {"service": "dashboard", "healthy": not source.trouble}, status=503 if source.trouble else 200
+        )
 
     app = web.Application()
-    app.add_routes([web.get("/", index), web.get("/panels", fresh_panels), web.get("/lineage", lineage),
-                    web.get("/summary.json", figures), web.get("/healthz", healthz)])
+    app.add_routes(
+        [
+            web.get("/", index),
+            web.get("/panels", fresh_panels),
+            web.get("/lineage", lineage),
+            web.get("/summary.json", figures),
+            web.get("/healthz", healthz),
+        ]
+    )
     return app
 
 
 def answer(text: str, nonce: str = "") -> web.Response:
     """HTML that may load nothing and run no script but the page's own."""
     script = f"'nonce-{nonce}'" if nonce else "'none'"
-    policy = (f"default-src 'none'; style-src 'unsafe-inline'; script-src {script}; connect-src 'self'; form-action 'none'; "
-              "base-uri 'none'; frame-ancestors 'none'")
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src {script}; connect-src 'self'; form-action 'none'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    )
     headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
     return web.Response(text=text, content_type="text/html", headers=headers)
 

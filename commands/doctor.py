@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from commands.config import ConfigError
 from commands.source import Source, existing_broker, open_source, the_run
@@ -32,9 +33,7 @@ def examine(source: Source, run_id: str) -> Checkup:
     return checkup
 
 
-def show(
-    name: str | None, run_id: str, runs: Path, redrive_to: str, as_json: bool, console: Console
-) -> bool:
+def show(name: str | None, run_id: str, runs: Path, redrive_to: str, as_json: bool, console: Console) -> bool:
     """Print the findings; with a broker, redrive first; returns whether the log is healthy.
 
     Raises:
@@ -52,19 +51,26 @@ def show(
         for finding in texts[:NAMED]:
             console.print(f"  {finding}", highlight=False, markup=False, soft_wrap=True)
     for record in sent:
-        console.print(f"redriven to {record.topic}-{record.partition}: the event of {record.headers[0][1].decode()}", highlight=False)
+        console.print(
+            f"redriven to {record.topic}-{record.partition}: the event of {record.headers[0][1].decode()}",
+            highlight=False,
+        )
     if redrive_to and not sent:
         console.print("nothing to redrive", highlight=False)
     verdict = "[green]healthy[/green]" if figures["healthy"] else "[red]not healthy[/red]"
     reasons = ", ".join(f"{count} {reason}" for reason, count in figures["dead_letters"].items()) or "none"
-    console.print(f"run {checkup.run_id}: {verdict}, {checkup.num_records} records, {checkup.num_repeated} repeated, dead letters: "
-                  f"{reasons} ({figures['open_dead_letters']} open), {'ended' if checkup.has_ended else 'not ended'}",
-                  highlight=False, soft_wrap=True)
+    console.print(
+        f"run {escape(checkup.run_id)}: {verdict}, {checkup.num_records} records, {checkup.num_repeated} repeated, "
+        f"dead letters: {reasons} ({figures['open_dead_letters']} open), "
+        f"{'ended' if checkup.has_ended else 'not ended'}",
+        highlight=False,
+        soft_wrap=True,
+    )
     return bool(figures["healthy"])
 
 
 def redrive(letters: Sequence[DeadLettered], to: str) -> list[Record]:
-    """Append the events of dead letters that can be read now to their topics on a broker; what is there already is left.
+    """Append the events of dead letters that can be read now to their topics on a broker, unless they are there.
 
     Raises:
         ConfigError: ``to`` is no broker.
@@ -77,7 +83,11 @@ def redrive(letters: Sequence[DeadLettered], to: str) -> list[Record]:
     log = KafkaLog(connection)
     wanted = [(redriven_event(letter), record) for letter in letters if (record := redrive_record(letter, partitions))]
     topics = sorted({record.topic for _, record in wanted})
-    there = {item.event.event_id for item in map(scanned, scan_log(log, topics)) if item.event is not None} if topics else set()
+    there = (
+        {item.event.event_id for item in map(scanned, scan_log(log, topics)) if item.event is not None}
+        if topics
+        else set()
+    )
     sent = []
     for event, record in wanted:
         if event.event_id not in there:

@@ -6,6 +6,8 @@ from commands.config import ConfigError
 from commands.fleet import BrokerLost
 from commands.folder import RunInUse
 from environments.interface import EnvironmentUnavailable
+from schemas.credentials import CredentialError
+from schemas.registry import RegistryUnavailable, SchemaRefused
 from streams.embedded_broker import BrokerNotStarted
 from streams.fork import NothingToFork
 from streams.log import LogGap, LogUnavailable
@@ -13,6 +15,6 @@ from streams.processes import ProcessFailed
 from streams.topics import UnsafeTopic
 
 MENDABLE = (
-    BrokerLost, BrokerNotStarted, ConfigError, EnvironmentUnavailable, LogGap, LogUnavailable, NothingToFork, ProcessFailed, RunInUse,
+    BrokerLost, BrokerNotStarted, ConfigError, CredentialError, EnvironmentUnavailable, LogGap, LogUnavailable, NothingToFork, ProcessFailed, RegistryUnavailable, RunInUse, SchemaRefused,
     UnsafeTopic,
 )

@@ -35,7 +35,8 @@ def show(task_id: str, step: int, name: str | None, run_id: str, runs: Path, as_
         console.print(f"{answer.question:>9}: {verdict} ", end="")
         console.print(answer.because, highlight=False, markup=False, soft_wrap=True)
         numbers = ", ".join(f"{name}={text(value)}" for name, value in answer.numbers.items())
-        console.print(f"           {numbers}", style="dim", highlight=False, markup=False, soft_wrap=True)
+        if numbers:
+            console.print(f"           {numbers}", style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 def text(value: object) -> str:

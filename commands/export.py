@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from commands.analysis import analysis_extra, mendable
@@ -17,7 +18,9 @@ from streams.event_values import event_types_of, topics_of
 from streams.scan import archive_bytes
 
 
-def write(name: str | None, runs: Path, to: Path, only: list[str], overwrite: bool, as_json: bool, console: Console) -> dict:
+def write(
+    name: str | None, runs: Path, to: Path, only: list[str], overwrite: bool, as_json: bool, console: Console
+) -> dict:
     """Export a run with a progress bar; returns the report as plain values.
 
     Raises:
@@ -28,8 +31,8 @@ def write(name: str | None, runs: Path, to: Path, only: list[str], overwrite: bo
     root = archive_folder(name, runs)
     event_types = chosen_types(only)
     started_s = time.perf_counter()
-    with Progress(TextColumn("export"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
-                  console=console, disable=as_json) as progress, mendable(ExportExists):
+    columns = (TextColumn("export"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=as_json) as progress, mendable(ExportExists):
         total = archive_bytes(root, topics_of(event_types))
         bar = progress.add_task("export", total=total)
         report = export_archive(root, to, event_types, overwrite, lambda size: progress.advance(bar, size))
@@ -39,14 +42,23 @@ def write(name: str | None, runs: Path, to: Path, only: list[str], overwrite: bo
     if as_json:
         print(json.dumps(figures))
         return figures
-    for event_type, num_rows in sorted(report.rows.items()):
-        console.print(f"{event_type:<22} {num_rows:>9} rows", highlight=False)
-    for fault in report.faults:
-        console.print(f"[yellow]left out[/yellow] {fault}", highlight=False, soft_wrap=True)
-    console.print(f"{report.num_bytes / 1e6:.1f} MB in {seconds:.2f} s ({figures['mb_per_s']:.0f} MB/s) to {to}: "
-                  f"{len(report.files)} files, {report.num_duplicates} repeated and {report.num_undecodable} unreadable records left out, "
-                  f"{report.num_broken} packed fields that did not unpack", highlight=False, soft_wrap=True)
+    show(figures, to, console)
     return figures
+
+
+def show(figures: dict, to: Path, console: Console) -> None:
+    """The report for people."""
+    for event_type, num_rows in sorted(figures["rows"].items()):
+        console.print(f"{event_type:<22} {num_rows:>9} rows", highlight=False)
+    for fault in figures["faults"]:
+        console.print(f"[yellow]left out[/yellow] {escape(fault)}", highlight=False, soft_wrap=True)
+    console.print(
+        f"{figures['num_bytes'] / 1e6:.1f} MB in {figures['seconds']:.2f} s ({figures['mb_per_s']:.0f} MB/s) to {to}: "
+        f"{len(figures['files'])} files, {figures['num_duplicates']} repeated and {figures['num_undecodable']} "
+        f"unreadable records left out, {figures['num_broken']} packed fields that did not unpack",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def chosen_types(only: list[str]) -> tuple[str, ...]:

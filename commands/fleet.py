@@ -15,6 +15,7 @@ from streams.archive import ArchiveLog
 from streams.archiver import restore
 from streams.connection import Connection
 from streams.embedded_broker import EmbeddedBroker
+from streams.health import PORT, PORT_FILE
 from streams.journal import clear, fill_in
 from streams.kafka_log import KafkaLog
 from streams.processes import Child, ProcessFailed
@@ -107,7 +108,8 @@ class Fleet(AbstractContextManager):
     def launch(self, name: str) -> None:
         """Start one process; its ready file goes first."""
         self.ready_file(name).unlink(missing_ok=True)
-        env = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
+        env = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1", "DS_ACCELERATOR": "cpu",
+               PORT: "0", PORT_FILE: str(self.folder.logs / f"{name}.port")}
         self.children[name] = Child(name, self.command(name), self.folder.logs / f"{name}.log", env).start()
 
     def watch(self) -> bool:

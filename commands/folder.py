@@ -57,6 +57,11 @@ class RunFolder:
         """The figures of the run."""
         return self.path / "summary.json"
 
+    @property
+    def report_file(self) -> Path:
+        """The page about the run."""
+        return self.path / "report.html"
+
     def create(self, config: RunConfig) -> RunFolder:
         """Make the folder and record the configuration."""
         for folder in (self.archive, self.checkpoints, self.logs):

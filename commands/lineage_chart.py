@@ -48,17 +48,23 @@ def tree(rows: Sequence[PoolRow]) -> str:
     for row in rows:
         if row.parent_task_id in where:
             (x0, y0), (x1, y1) = where[row.parent_task_id], where[row.task_id]
-            body += f'<path class="edge" d="M{x0} {y0}C{x0 + 130} {y0} {x1 - 130} {y1} {x1} {y1}" fill="none" stroke="var(--line)"/>'
+            curve = f"M{x0} {y0}C{x0 + COLUMN // 2} {y0} {x1 - COLUMN // 2} {y1} {x1} {y1}"
+            body += f'<path class="edge" d="{curve}" fill="none" stroke="var(--line)"/>'
     for row in rows:
         x, y = where[row.task_id]
         opacity = ' opacity="0.45"' if row.state == "retired" else ""
         state = f"{row.state} ({row.reason})" if row.reason else row.state
-        body += (f'<g class="node"{opacity}><circle cx="{x}" cy="{y}" r="{RADIUS}" fill="var(--{escape(row.zone)})"/>'
-                 f'<text x="{x + 11}" y="{y + 4}">{escape(short(row.task_id))} {number(row.last_mean)}</text>'
-                 f"<title>{escape(row.task_id)}: {escape(state)}, reward {number(row.first_mean)} then {number(row.last_mean)}, "
-                 f"{row.num_observations} observations</title></g>")
-    return (f'<svg class="chart" role="img" aria-label="Lineage" viewBox="0 0 {width} {height}" style="max-width:{width}px" '
-            f'xmlns="http://www.w3.org/2000/svg">{body}</svg>')
+        body += (
+            f'<g class="node"{opacity}><circle cx="{x}" cy="{y}" r="{RADIUS}" fill="var(--{escape(row.zone)})"/>'
+            f'<text x="{x + 11}" y="{y + 4}">{escape(short(row.task_id))} {number(row.last_mean)}</text>'
+            f"<title>{escape(row.task_id)}: {escape(state)}, reward {number(row.first_mean)} then "
+            f"{number(row.last_mean)}, {row.num_observations} observations</title></g>"
+        )
+    return (
+        f'<svg class="chart" role="img" aria-label="Lineage" viewBox="0 0 {width} {height}" '
+        f'style="max-width:{width}px" '
+        f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
+    )
 
 
 def lineage_html(pool: Pool, task_id: str) -> str:
@@ -68,8 +74,16 @@ def lineage_html(pool: Pool, task_id: str) -> str:
         return f'<p class="none">no task {escape(task_id)} in this run</p>'
     seen = pool.observations.get(task_id, ())
     chart = line_chart(
-        "Rewards of the task", [Series(short(task_id), [(e.step, e.mean) for e in seen], "human")], "training step",
-        "mean progress reward", 1.0, (pool.config.alpha_low, pool.config.alpha_high))
-    return (f"<p>{escape(task_id)}: {len(rows)} tasks in its family, "
-            f"{sum(row.state == 'active' for row in rows)} in training; colour is the zone, pale is retired</p>"
-            + tree(rows) + f'<div class="half">{chart}</div>')
+        "Rewards of the task",
+        [Series(short(task_id), [(e.step, e.mean) for e in seen], "human")],
+        "training step",
+        "mean progress reward",
+        1.0,
+        (pool.config.alpha_low, pool.config.alpha_high),
+    )
+    return (
+        f"<p>{escape(task_id)}: {len(rows)} tasks in its family, "
+        f"{sum(row.state == 'active' for row in rows)} in training; colour is the zone, pale is retired</p>"
+        + tree(rows)
+        + f'<div class="half">{chart}</div>'
+    )

@@ -61,14 +61,21 @@ class RunBoard:
     def complaints(self) -> dict[str, str]:
         """By run: what it has been waiting for too long."""
         with self._lock:
-            found = {run_id: dog.complaint(self.runs[run_id].facts.pool, self._now_s()) for run_id, dog in self._watchdogs.items()}
+            found = {
+                run_id: dog.complaint(self.runs[run_id].facts.pool, self._now_s())
+                for run_id, dog in self._watchdogs.items()
+            }
         return {run_id: text for run_id, text in found.items() if text}
 
     def new_complaints(self) -> dict[str, str]:
         """Complaints whose condition was not reported yet."""
         found = self.complaints()
         conditions = {run_id: text.partition(": ")[2] for run_id, text in found.items()}
-        fresh = {run_id: found[run_id] for run_id, condition in conditions.items() if self._complained.get(run_id) != condition}
+        fresh = {
+            run_id: found[run_id]
+            for run_id, condition in conditions.items()
+            if self._complained.get(run_id) != condition
+        }
         self._complained = conditions
         return fresh
 
@@ -79,7 +86,9 @@ class RunBoard:
             families: dict[str, Metric] = {}
             for run_id, meter in sorted(self.runs.items()):
                 self._add_run(families, run_id, meter, bool(complaints.get(run_id)))
-            lag = GaugeMetricFamily("rods_consumer_lag_records", "Records a consumer group is behind.", labels=["group"])
+            lag = GaugeMetricFamily(
+                "rods_consumer_lag_records", "Records a consumer group is behind.", labels=["group"]
+            )
             for group, behind in sorted(self.lag.items()):
                 lag.add_metric([group], behind)
             broken = CounterMetricFamily("rods_undecodable_records", "Records the exporter could not read.")
@@ -93,13 +102,22 @@ class RunBoard:
             suffix = "_total" if measure.kind == "counter" else ""
             for labels, value in measure.samples:
                 family.add_sample(name + suffix, {"run": run_id, **labels}, value)
-        stale = families.setdefault("rods_rollout_staleness_updates", HistogramMetricFamily(
-            "rods_rollout_staleness_updates", "Updates between sampling and training of a group.", labels=["run"]))
+        stale = families.setdefault(
+            "rods_rollout_staleness_updates",
+            HistogramMetricFamily(
+                "rods_rollout_staleness_updates", "Updates between sampling and training of a group.", labels=["run"]
+            ),
+        )
         buckets, total = staleness_buckets(meter)
         stale.add_metric([run_id], buckets, total)
-        watch = families.setdefault("rods_waiting", GaugeMetricFamily(
-            "rods_waiting", "What a run waits for now and who owes it; 1 when it has waited too long.",
-            labels=["run", "event", "owed_by"]))
+        watch = families.setdefault(
+            "rods_waiting",
+            GaugeMetricFamily(
+                "rods_waiting",
+                "What a run waits for now and who owes it; 1 when it has waited too long.",
+                labels=["run", "event", "owed_by"],
+            ),
+        )
         wait = wait_of(meter.facts.pool)
         if wait is not None:
             watch.add_metric([run_id, wait.event, wait.owed_by], float(stalled))
@@ -128,7 +146,9 @@ def follow(connection: Connection, board: RunBoard, stopping: Callable[[], bool]
 
 
 def exporter(board: RunBoard, environment: Mapping[str, str]) -> HealthServer:
-    """The exporter's server; its health does not depend on the runs' health. Port 9464 unless the environment says another."""
+    """The exporter's server, on port 9464 unless the environment says another; runs do not make it unhealthy."""
     registry = CollectorRegistry()
     registry.register(board)
-    return serve_if_asked("metrics", {PORT: DEFAULT_PORT, **{k: v for k, v in environment.items() if v}}, registry=registry)
+    return serve_if_asked(
+        "metrics", {PORT: DEFAULT_PORT, **{k: v for k, v in environment.items() if v}}, registry=registry
+    )

@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from commands.config import RunConfig, validated
 from commands.folder import RunFolder
 from streams.connection import Connection
+from streams.health import serve_if_asked
 from streams.journal import JournaledLog
 from streams.kafka_log import KafkaLog
 from streams.log import Log
@@ -60,6 +62,7 @@ def context_from_arguments(description: str, arguments: Sequence[str] | None = N
     parser.add_argument("--ready-file", default="")
     options = parser.parse_args(arguments)
     end_with_parent()
+    serve_if_asked(Path(sys.argv[0]).stem, os.environ)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

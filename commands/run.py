@@ -14,6 +14,7 @@ from rich.console import Console
 from commands.config import RunConfig, validated
 from commands.fleet import BrokerLost, Fleet
 from commands.folder import RunFolder, find_run
+from commands.report import report_html
 from commands.view import View, epochs_table, summary_table
 from schemas import TOPICS
 from streams.archive import ArchiveLog
@@ -75,9 +76,11 @@ def drive(folder: RunFolder, config: RunConfig, console: Console, resume: bool) 
         facts = facts_of(folder)
         summary = summary_of(facts)
         folder.write_summary(summary)
+        folder.report_file.write_text(report_html(facts))
     console.print(epochs_table(facts))
     console.print(summary_table(summary))
     console.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
+    console.print(f"report: {folder.report_file}", highlight=False, soft_wrap=True)
     return summary
 
 

@@ -1,5 +1,6 @@
-"""The processes of a stack, each against a broker that is there already: ``rods init-topics``, ``worker``, ``archiver``,
-``synthesizer``, ``trainer``, ``health``.
+"""The processes of a stack, each against a broker that is there already.
+
+``rods init-topics``, ``worker``, ``archiver``, ``synthesizer``, ``trainer``, ``metrics``, ``health``.
 
 They run the same code as the children of ``rods run``; what differs is who starts them. Each opens ``/healthz`` and
 ``/metrics`` when ``RODS_METRICS_PORT`` is set.
@@ -22,11 +23,10 @@ from rich.console import Console
 from commands.config import ConfigError, RunConfig
 from commands.folder import RunFolder
 from schemas import registry as schema_registry
-from schemas.codec import portable
 from streams.connection import Connection
 from streams.health import PORT, probe, serve_if_asked
 from streams.kafka_log import KafkaLog
-from streams.log import Cursor, LogUnavailable, Place, Record
+from streams.log import LogUnavailable
 from streams.topics import ensure_topics, partitions_of
 
 logger = logging.getLogger("rods.service")
@@ -42,12 +42,16 @@ def stack_connection(config: RunConfig) -> Connection:
         ConfigError: none is configured, or registry and topics would disagree on the prefix.
     """
     if not config.kafka.bootstrap_servers:
-        raise ConfigError("kafka.bootstrap_servers is empty: a service of a stack needs a broker "
-                          "(RODS_KAFKA__BOOTSTRAP_SERVERS=host:port); `rods run` starts its own")
+        raise ConfigError(
+            "kafka.bootstrap_servers is empty: a service of a stack needs a broker "
+            "(RODS_KAFKA__BOOTSTRAP_SERVERS=host:port); `rods run` starts its own"
+        )
     named = schema_registry.settings_from(os.environ)
     if named is not None and named.prefix != config.kafka.topic_prefix:
-        raise ConfigError(f"kafka.topic_prefix is {config.kafka.topic_prefix!r} but the schema registry's subjects start with "
-                          f"{named.prefix!r}: set {schema_registry.PREFIX} instead of the file's topic_prefix")
+        raise ConfigError(
+            f"kafka.topic_prefix is {config.kafka.topic_prefix!r} but the schema registry's subjects start with "
+            f"{named.prefix!r}: set {schema_registry.PREFIX} instead of the file's topic_prefix"
+        )
     return config.kafka.connection()
 
 
@@ -85,11 +89,16 @@ def init_topics(config: RunConfig, console: Console) -> None:
     """
     connection = stack_connection(config)
     created = await_broker(lambda: ensure_topics(connection))
-    console.print(f"topics: {len(created)} created, {len(partitions_of(connection)) - len(created)} there already", highlight=False)
+    console.print(
+        f"topics: {len(created)} created, {len(partitions_of(connection)) - len(created)} there already",
+        highlight=False,
+    )
     named = schema_registry.settings_from(os.environ)
     if named is not None:
         ids = schema_registry.registry_of(named).register_all()
-        console.print(f"schemas: {len(ids)} registered at {named.url}, {schema_registry.COMPATIBILITY}", highlight=False)
+        console.print(
+            f"schemas: {len(ids)} registered at {named.url}, {schema_registry.COMPATIBILITY}", highlight=False
+        )
 
 
 def worker(config: RunConfig, datadir: Path, app_id: str, ready_file: Path | None) -> None:
@@ -106,33 +115,6 @@ def worker(config: RunConfig, datadir: Path, app_id: str, ready_file: Path | Non
     run(WorkerSettings(connection, datadir, app_id, str(ready)))
 
 
-class PortableLog:
-    """A log whose records need no schema registry to be read: what an archive must hold.
-
-    Args:
-        log: the broker's log.
-    """
-
-    def __init__(self, log: KafkaLog) -> None:
-        self._log = log
-
-    def read(self, cursor: Cursor, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
-        """As :meth:`KafkaLog.read`, values in single-object encoding."""
-        return [in_portable_form(record) for record in self._log.read(cursor, max_records, timeout_s)]
-
-    def end_offsets(self, topics: Sequence[str]) -> dict[Place, int]:
-        """As :meth:`KafkaLog.end_offsets`."""
-        return self._log.end_offsets(topics)
-
-
-def in_portable_form(record: Record) -> Record:
-    """A record with its value in single-object encoding."""
-    if record.value is None:
-        return record
-    return Record(record.topic, record.partition, record.offset, record.timestamp_ms, record.key, portable(record.value),
-                  record.headers)
-
-
 def archiver(config: RunConfig, archive: Path) -> None:
     """Mirror every topic into a folder until stopped, then up to the log's end.
 
@@ -147,7 +129,7 @@ def archiver(config: RunConfig, archive: Path) -> None:
     archive.mkdir(parents=True, exist_ok=True)
     serve_if_asked("archiver", os.environ)
     store = ArchiveLog(archive, partitions_of(connection))
-    copied = mirror(PortableLog(KafkaLog(connection)), store, stop.is_set, lambda: logger.info("mirroring into %s", archive))
+    copied = mirror(KafkaLog(connection), store, stop.is_set, lambda: logger.info("mirroring into %s", archive))
     logger.info("%s", json.dumps({"copied": copied}))
 
 
@@ -169,7 +151,9 @@ def run_folder(config: RunConfig, run_id: str) -> RunFolder:
         ConfigError: the id cannot be a folder's name.
     """
     if not RUN_ID.fullmatch(run_id):
-        raise ConfigError(f"run id {run_id!r}: letters, digits, dots, hyphens and underscores, at most 81 (RODS_RUN_ID)")
+        raise ConfigError(
+            f"run id {run_id!r}: letters, digits, dots, hyphens and underscores, at most 81 (RODS_RUN_ID)"
+        )
     folder = RunFolder((config.run.folder / run_id).resolve())
     return folder if folder.config_file.exists() else folder.create(config)
 
@@ -178,11 +162,11 @@ def trainer(config: RunConfig, run_id: str) -> None:
     """Train one run to its end, or on from its last checkpoint.
 
     Raises:
-        SystemExit: 3 when it was stopped.
+        SystemExit: 3 when it was stopped, 1 when it failed.
     """
     from commands.config import validated
     from commands.process import ProcessContext
-    from commands.trainer import work
+    from commands.trainer import FAILURES, work
     from schemas.events import RunOutcome
 
     connection, stop = stack_connection(config), prepare()
@@ -191,7 +175,11 @@ def trainer(config: RunConfig, run_id: str) -> None:
     recorded = validated(folder.config(), str(folder.config_file))
     with folder.lock():
         serve_if_asked("trainer", os.environ)
-        outcome = work(ProcessContext(folder, recorded, connection, "", stop))
+        try:
+            outcome = work(ProcessContext(folder, recorded, connection, "", stop))
+        except FAILURES as error:
+            logger.error("%s", error)
+            raise SystemExit(1) from error
     logger.info("%s", outcome.value)
     if outcome is not RunOutcome.COMPLETED:
         raise SystemExit(3)

@@ -50,7 +50,9 @@ class Source:
     def tail(self, topics: Iterable[str]) -> Tail:
         """Some topics from the beginning on, as they grow."""
         present = [topic for topic in topics if topic in self.partitions]
-        return LogTail(self.log, present, self.partitions) if self.archive is None else ArchiveTail(self.archive, present)
+        return (
+            LogTail(self.log, present, self.partitions) if self.archive is None else ArchiveTail(self.archive, present)
+        )
 
     def events(self, topics: Iterable[str] = FACTS) -> Iterator[Event]:
         """Every event of some topics; records that are no events are left out."""

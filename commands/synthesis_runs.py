@@ -20,6 +20,8 @@ from streams.kafka_log import KafkaLog
 from streams.log import LogUnavailable
 from streams.observer import Observer
 from streams.topics import partitions_of
+from synthesizer.backends import UnknownBackend
+from synthesizer.llm.model import ModelRefused
 
 logger = logging.getLogger("rods.synthesizer")
 POLL_S = 0.5
@@ -88,7 +90,7 @@ class SynthesizerPool:
             config = validated(json.loads(started.config_json), f"RunStarted of {run_id}")
             context = ProcessContext(RunFolder(Path(run_id)), config, self._connection, "", self._stops[run_id])
             logger.info("run %s: answered %d signals", run_id, serve(context))
-        except (ConfigError, EnvironmentUnavailable, json.JSONDecodeError) as error:
+        except (ConfigError, EnvironmentUnavailable, ModelRefused, UnknownBackend, json.JSONDecodeError) as error:
             self._refused[run_id] = str(error)
             logger.error("run %s cannot be served: %s", run_id, error)
         except (LogUnavailable, RegistryUnavailable, SchemaRefused) as error:

@@ -32,7 +32,8 @@ def serve(context: ProcessContext) -> int:
     reading = KafkaLog(context.connection)
     reader = PlacedReader(reading, TOPICS, partitions, run_id, "synthesizer", placed_topic=SIGNALS)
     member = Membership(
-        context.connection, f"{config.group}-{run_id}", SIGNALS, partitions[SIGNALS], config.consumer == "assign")
+        context.connection, f"{config.group}-{run_id}", SIGNALS, partitions[SIGNALS], config.consumer == "assign"
+    )
     try:
         return asyncio.run(_serve(context, log, reader, member, TaskBook(held_out)))
     finally:

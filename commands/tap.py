@@ -22,15 +22,15 @@ from streams.tap import BadSelection, Selection, chosen, following, moment_ms, p
 
 FORMATS = ("table", "jsonl", "parquet", "arrow")
 BATCH_ROWS = 500
-MOST_LINE = 400
+MOST_LINE, MOST_TEXT = 400, 60
 MARKER = "!!"
 """Begins the line of a record that is no event."""
 
 
 def listen(
-    topic: str, name: str | None, runs: Path, *, run_id: str = "", since: str = "", until: str = "", where: Sequence[str] = (),
-    follow: bool = False, limit: int = 0, style: str = "table", out: Path | None = None, unpack: bool = False,
-    stop: Callable[[], bool] = lambda: False,
+    topic: str, name: str | None, runs: Path, *, run_id: str = "", since: str = "", until: str = "",
+    where: Sequence[str] = (), follow: bool = False, limit: int = 0, style: str = "table", out: Path | None = None,
+    unpack: bool = False, stop: Callable[[], bool] = lambda: False,
 ) -> int:
     """Write the wanted records; returns how many.
 
@@ -66,7 +66,7 @@ def listen(
 
 
 def records(source: Source, selection: Selection, follow: bool, stop: Callable[[], bool]) -> Iterator[Record]:
-    """Records of the topics that a selection needs, up to their end now or as they come, then until ``until`` has passed."""
+    """Records of the topics that a selection needs, up to their end now or as they come until ``until`` has passed."""
     topics = topics_of(selection.event_types)
     if not follow:
         return source.records(topics)
@@ -82,16 +82,24 @@ def selection_of(topic: str, run_id: str, since: str, until: str, where: Sequenc
     """
     event_types = event_types_of(topic)
     if not event_types:
-        raise ConfigError(f"{topic!r} is neither a topic ({', '.join(TOPICS)}), nor an event type "
-                          f"({', '.join(entry.name for entry in CATALOGUE)}), nor all")
+        raise ConfigError(
+            f"{topic!r} is neither a topic ({', '.join(TOPICS)}), nor an event type "
+            f"({', '.join(entry.name for entry in CATALOGUE)}), nor all"
+        )
     now = now_ms()
     with mendable(BadSelection):
         return Selection(
-            event_types, run_id, moment_ms(since, now) if since else None, moment_ms(until, now) if until else None,
-            tuple(parse_condition(text) for text in where)).check()
+            event_types,
+            run_id,
+            moment_ms(since, now) if since else None,
+            moment_ms(until, now) if until else None,
+            tuple(parse_condition(text) for text in where),
+        ).check()
 
 
-def sink(style: str, event_types: tuple[str, ...], out: Path | None, unpack: bool) -> AbstractContextManager[Callable[[Scanned], None]]:
+def sink(
+    style: str, event_types: tuple[str, ...], out: Path | None, unpack: bool
+) -> AbstractContextManager[Callable[[Scanned], None]]:
     """Where records go, one call a record.
 
     Raises:
@@ -102,7 +110,9 @@ def sink(style: str, event_types: tuple[str, ...], out: Path | None, unpack: boo
     if style in ("table", "jsonl"):
         return LineSink(out, line_of if style == "table" else lambda item: json_line(item, unpack))
     if len(event_types) != 1:
-        raise ConfigError(f"--format {style} holds one event type: name one of {', '.join(event_types)} instead of the topic")
+        raise ConfigError(
+            f"--format {style} holds one event type: name one of {', '.join(event_types)} instead of the topic"
+        )
     if style == "parquet" and out is None:
         raise ConfigError("--format parquet needs --out FILE")
     return ColumnSink(style, event_types[0], out, unpack)
@@ -111,7 +121,11 @@ def sink(style: str, event_types: tuple[str, ...], out: Path | None, unpack: boo
 def time_text(timestamp_ms: int) -> str:
     """A record's time for people, in UTC; the bare number where the calendar ends."""
     try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+        return (
+            datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+            .isoformat(sep=" ", timespec="milliseconds")
+            .removesuffix("+00:00")
+        )
     except (ValueError, OverflowError, OSError):
         return str(timestamp_ms)
 
@@ -123,24 +137,49 @@ def line_of(item: Scanned) -> str:
         return f"{head}  {MARKER} no event: {item.error}"
     entry = BY_NAME[type(item.event).__name__]
     hidden = {"event_id", "run_id", "caused_by", "occurred_at_ms", "input_cursor", entry.alias, *entry.identity}
-    shown = " ".join(f"{name}={_short(value)}" for name, value in as_record(item.event).items()
-                     if name not in hidden and value != "" and not isinstance(value, dict | list))
+    shown = " ".join(
+        f"{name}={_short(value)}"
+        for name, value in _flat(as_record(item.event))
+        if name not in hidden and value not in ("", [])
+    )
     return f"{head}  {entry.name:<21}  {subject(item.event)}  {shown}"[:MOST_LINE].replace("\n", " ").replace("\r", " ")
+
+
+def _flat(values: dict) -> Iterator[tuple[str, object]]:
+    """Fields with those of records one level down."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", part) for inner, part in value.items() if not isinstance(part, dict))
+        else:
+            yield name, value
 
 
 def _short(value: object) -> str:
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+    if isinstance(value, list):
+        text = (
+            "[" + ", ".join(map(_short, value)) + "]"
+            if not any(isinstance(part, dict | list) for part in value)
+            else f"<{len(value)} items>"
+        )
+    else:
+        text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."
 
 
 def json_line(item: Scanned, unpack: bool) -> str:
     """A record as one JSON object: its place, then the event's fields or why there are none."""
-    place = {"topic": item.record.topic, "partition": item.record.partition, "offset": item.record.offset,
-             "timestamp_ms": item.record.timestamp_ms}
+    place = {
+        "topic": item.record.topic,
+        "partition": item.record.partition,
+        "offset": item.record.offset,
+        "timestamp_ms": item.record.timestamp_ms,
+    }
     if item.event is None:
-        return orjson.dumps({"record": place, "undecodable": str(item.error), "num_bytes": len(item.record.value or b"")}).decode()
+        return orjson.dumps(
+            {"record": place, "undecodable": str(item.error), "num_bytes": len(item.record.value or b"")}
+        ).decode()
     return orjson.dumps({"event": type(item.event).__name__, "record": place, **plain(item.event, unpack)}).decode()
 
 
@@ -195,7 +234,9 @@ class ColumnSink(AbstractContextManager):
     def _flush(self, items: Iterable[Scanned]) -> None:
         from streams.arrow_tables import table_of
 
-        self._writer.write_table(table_of(self._event_type, [(item.record, as_record(item.event)) for item in items], self._unpack))
+        self._writer.write_table(
+            table_of(self._event_type, [(item.record, as_record(item.event)) for item in items], self._unpack)
+        )
 
     def __exit__(self, *exc: object) -> None:
         if self._items:

@@ -15,7 +15,15 @@ from schemas.events import TrajectoryRecorded
 from streams.chronicle import Chronicle
 from streams.lineage import Link, UnknownId, lineage
 
-STYLES = {"signal": "yellow", "outcome": "green", "rejection": "red", "retirement": "red", "injection": "cyan", "step": "blue", "drop": "red"}
+STYLES = {
+    "signal": "yellow",
+    "outcome": "green",
+    "rejection": "red",
+    "retirement": "red",
+    "injection": "cyan",
+    "step": "blue",
+    "drop": "red",
+}
 KINDS_WITH_ID = ("signal", "group", "rollout")
 KINDS_WITH_TEXT = ("message", "completion")
 MOST_TEXT = 300
@@ -37,7 +45,7 @@ def show(wanted: str, name: str | None, run_id: str, runs: Path, as_json: bool, 
     if as_json:
         print(json.dumps(link.as_json()))
     else:
-        console.print(tree_of(link), soft_wrap=True, highlight=False)
+        console.print(tree_of(link), highlight=False)
 
 
 def _is_known(run: Chronicle, wanted: str) -> bool:
@@ -46,7 +54,11 @@ def _is_known(run: Chronicle, wanted: str) -> bool:
 
 def bodies(source: Source, trajectory_id: str) -> list[TrajectoryRecorded]:
     """The body of one rollout, if it was recorded."""
-    found = (e for e in source.events(("trajectories",)) if isinstance(e, TrajectoryRecorded) and e.trajectory_id == trajectory_id)
+    found = (
+        e
+        for e in source.events(("trajectories",))
+        if isinstance(e, TrajectoryRecorded) and e.trajectory_id == trajectory_id
+    )
     return [event for event in [next(found, None)] if event is not None]
 
 

@@ -1,7 +1,8 @@
-"""Events to bytes and back: Avro single-object encoding.
+"""Events to bytes and back: one Avro body, two framings.
 
-A record on the wire is ``C3 01``, the 8-byte fingerprint of the writer's schema, and the Avro body. Any
-schema ever published in ``history/`` can be read; the current one is written.
+Single-object encoding is ``C3 01``, the 8-byte fingerprint of the writer's schema, and the body. Any schema ever
+published in ``history/`` can be read; the current one is written. With a schema registry (``schemas.registry``) the
+Confluent framing is written, and both are read.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from schemas import events
 from schemas.catalogue import BY_NAME
 from schemas.definitions import fingerprint_of, parsed, schema_of
 from schemas.events import Event
+from schemas.registry import FRAME, active
 
 MAGIC = b"\xc3\x01"
 HEADER_BYTES = 10
@@ -116,7 +118,8 @@ def encode(event: Event) -> bytes:
     """
     name = type(event).__name__
     out = io.BytesIO()
-    out.write(_header(name))
+    registry = active()
+    out.write(registry.header(name) if registry else _header(name))
     try:
         fastavro.schemaless_writer(out, parsed(name), as_record(event))
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -124,21 +127,33 @@ def encode(event: Event) -> bytes:
     return out.getvalue()
 
 
-def decode(data: bytes) -> Event:
-    """The event in some bytes.
-
-    Raises:
-        UnknownSchema: written with a schema that is not in ``history/``; upgrade this reader.
-        Undecodable: anything else that is wrong with the bytes.
-    """
+def _framed(data: bytes) -> tuple[str, dict, int]:
+    """(event type, writer's schema, where the body begins) of a record in either framing."""
+    if data[:1] == b"\0" and len(data) >= FRAME.size and (registry := active()) is not None:
+        writer = registry.writer(data)
+        if writer is None:
+            number = FRAME.unpack_from(data)[1]
+            raise UnknownSchema(f"registry {registry.settings.url} has no event schema of id {number}")
+        return writer.name, writer.schema, FRAME.size
     if data[:2] != MAGIC or len(data) < HEADER_BYTES:
-        raise Undecodable(f"no single-object header in {len(data)} bytes starting with {data[:4].hex()!r}")
+        raise Undecodable(f"no header of a known framing in {len(data)} bytes starting with {data[:4].hex()!r}")
     known = _writers().get(data[2:HEADER_BYTES])
     if known is None:
         raise UnknownSchema(f"schema fingerprint {data[2:HEADER_BYTES].hex()} is not in schemas/history; upgrade the reader")
-    name, writer = known
+    return *known, HEADER_BYTES
+
+
+def decode(data: bytes) -> Event:
+    """The event in some bytes, in either framing.
+
+    Raises:
+        UnknownSchema: written with a schema that neither ``history/`` nor the registry holds; upgrade this reader.
+        Undecodable: anything else that is wrong with the bytes.
+        schemas.registry.RegistryUnavailable: the bytes need a registry that does not answer.
+    """
+    name, writer, start = _framed(data)
     body = io.BytesIO(data)
-    body.seek(HEADER_BYTES)
+    body.seek(start)
     try:
         record = fastavro.schemaless_reader(body, writer, None if writer is parsed(name) else parsed(name))
         event = from_record(getattr(events, name), record)
@@ -148,3 +163,11 @@ def decode(data: bytes) -> Event:
     if body.tell() != len(data):
         raise Undecodable(f"{name}: {len(data) - body.tell()} bytes left over behind the body")
     return event
+
+
+def portable(data: bytes) -> bytes:
+    """A record in single-object encoding, which needs no registry to be read; unknown bytes as they are."""
+    if data[:1] != b"\0" or len(data) < FRAME.size or (registry := active()) is None:
+        return data
+    writer = registry.writer(data)
+    return data if writer is None else MAGIC + writer.fingerprint + data[FRAME.size :]

@@ -28,6 +28,13 @@ class DeadLetterReason(StrEnum):
     INVALID = "invalid"
 
 
+class DropReason(StrEnum):
+    """Why a group was left out of an update. stale: its oldest weights lag more than max_staleness updates behind; format_mismatch: it was sampled under another template, tokenizer or tool schemas than the run's."""
+
+    STALE = "stale"
+    FORMAT_MISMATCH = "format_mismatch"
+
+
 class FinishReason(StrEnum):
     """Why a rollout ended."""
 
@@ -137,6 +144,40 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One question to a language model during a synthesis and what came back.
+
+    Attributes:
+        attempt: 0-based full attempt of the synthesis.
+        role: Who was asked: planner, parameters, query, verifier, rewriter, withholder, judge, classifier, refiner or patcher.
+        model: Name of the model that answered; empty when none did.
+        prompt_hash: SHA-256 of the messages that were sent.
+        prompt: The messages as JSON; empty where the settings leave them out.
+        text: The answer, cut at the length the settings allow.
+        finish_reason: Why the model stopped, as the server says.
+        error: Why there is no answer: refused or unavailable, with the server's words; empty if there is one.
+        num_prompt_tokens: Tokens of the prompt as the server counts them.
+        num_completion_tokens: Tokens of the answer as the server counts them.
+        num_retries: Requests that failed before this one; they do not count as attempts.
+        latency_ms: From sending the last request to its answer, milliseconds.
+    """
+
+    AVRO_NAME: ClassVar[str] = "rods.Completion"
+    attempt: int
+    role: str
+    model: str
+    prompt_hash: str
+    prompt: str = ""
+    text: str
+    finish_reason: str = ""
+    error: str = ""
+    num_prompt_tokens: int = 0
+    num_completion_tokens: int = 0
+    num_retries: int = 0
+    latency_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
     """How far a reader had folded one topic partition.
 
@@ -201,6 +242,26 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SynthesisStage:
+    """How one stage of one attempt ended.
+
+    Attributes:
+        attempt: 0-based full attempt of the synthesis.
+        stage: plan, execute, rewrite, draft (a whole draft by program), augment, critique (gates, guards, profile), judge, refine or patch.
+        passed: Whether the candidate went on.
+        failure: Failure type as in SynthesisFailure where it did not pass; empty otherwise.
+        detail: In words: what was made, or which call, value or rule refused it.
+    """
+
+    AVRO_NAME: ClassVar[str] = "rods.SynthesisStage"
+    attempt: int
+    stage: str
+    passed: bool
+    failure: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A multi-turn conversation spec: initial state, user turns and reference calls.
 
@@ -249,6 +310,20 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSpan:
+    """Consecutive tokens of a rollout that were sampled under one policy version.
+
+    Attributes:
+        first_token: Position of the first token of the span; the span ends where the next one begins.
+        policy_version: Updates applied to the weights that sampled it.
+    """
+
+    AVRO_NAME: ClassVar[str] = "rods.VersionSpan"
+    first_token: int
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
     """A run began; everything needed to repeat it.
 
@@ -266,6 +341,7 @@ class RunStarted:
         weights_digest: SHA-256 of the initial weights.
         parent_run_id: Run this one was forked from; empty for none.
         forked_at_step: Last step shared with the parent; -1 for none.
+        fork_mode: What a fork did with the past: continue, or retrain (off-policy: the rollouts are the parent's); empty for a run of its own.
     """
 
     AVRO_NAME: ClassVar[str] = "rods.RunStarted"
@@ -282,6 +358,7 @@ class RunStarted:
     weights_digest: str
     parent_run_id: str = ""
     forked_at_step: int = -1
+    fork_mode: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,6 +468,10 @@ class TaskSynthesized:
         fingerprint: SHA-256 over category, config and ground truth.
         seed_profile_json: Structural profile of the seed as JSON.
         variant_profile_json: Structural profile of the variant as JSON.
+        stages: Every stage of every attempt in order.
+        completions: Every question to a model in order; enough to repeat the synthesis without one.
+        prompts_hash: SHA-256 over the prompt texts in use; empty without a model.
+        config_patch_json: Accepted changes of the initial state over all attempts, as one JSON object to be merged into it; empty if there are none.
     """
 
     AVRO_NAME: ClassVar[str] = "rods.TaskSynthesized"
@@ -410,6 +491,10 @@ class TaskSynthesized:
     fingerprint: str
     seed_profile_json: str = ""
     variant_profile_json: str = ""
+    stages: tuple[SynthesisStage, ...] = ()
+    completions: tuple[Completion, ...] = ()
+    prompts_hash: str = ""
+    config_patch_json: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,11 +575,11 @@ class TrajectoryRecorded:
         caused_by: event_id of the event that led to this one; empty for a root.
         occurred_at_ms: Wall clock of the writer, milliseconds since 1970 UTC. No decision may read it.
         trajectory_id: Equal to event_id.
-        group_id: event_id of the RolloutGroupCompleted it belongs to.
+        group_id: event_id of the RolloutGroupCompleted that its attempt leads to; a group that the trainer ended at its deadline lists rollouts of an attempt.
         task_id: Task.
         step: Training step.
         rollout_index: 0 to K-1.
-        attempt: 0 for the first try at the group.
+        attempt: 0 for the first try at the group; -1 for a rollout that did not come before the deadline.
         policy_version: Updates applied to the weights that sampled this.
         token_ids: All token ids, little-endian int32.
         logprobs: Log-probability of each token as sampled, little-endian float32; 0 where the mask is 0.
@@ -505,6 +590,10 @@ class TrajectoryRecorded:
         format_reward: Stage-1 format reward, 0 to 2.
         finish_reason: Why it ended.
         detail: Error text of an invalid rollout.
+        version_spans: Policy version by span of tokens, in order; empty if the whole rollout was sampled under policy_version, which is the oldest of them otherwise.
+        worker: Rollout worker that played it; empty for the trainer itself.
+        format_hash: SHA-256 over template, tokenizer and tool-schema hash it was sampled under; empty if not recorded.
+        sampling_json: Sampling parameters and stop ids as canonical JSON; empty if not recorded.
     """
 
     AVRO_NAME: ClassVar[str] = "rods.TrajectoryRecorded"
@@ -528,6 +617,10 @@ class TrajectoryRecorded:
     format_reward: float | None
     finish_reason: FinishReason
     detail: str = ""
+    version_spans: tuple[VersionSpan, ...] = ()
+    worker: str = ""
+    format_hash: str = ""
+    sampling_json: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -543,7 +636,7 @@ class RolloutGroupCompleted:
         task_id: Task.
         step: Training step.
         epoch: 0-based epoch.
-        attempt: 0 for the first try.
+        attempt: 0 for the first try; -1 where the trainer ended the group at its deadline.
         status: Whether it counts as an observation.
         policy_version: Updates applied to the weights that sampled this.
         num_rollouts: K.
@@ -554,6 +647,7 @@ class RolloutGroupCompleted:
         codes: Per rollout, one code per assistant message.
         trajectory_ids: Bodies in rollout order.
         detail: What went wrong, if anything.
+        worker: Rollout worker that ended it; empty for the trainer.
     """
 
     AVRO_NAME: ClassVar[str] = "rods.RolloutGroupCompleted"
@@ -576,6 +670,121 @@ class RolloutGroupCompleted:
     codes: tuple[tuple[int, ...], ...]
     trajectory_ids: tuple[str, ...]
     detail: str = ""
+    worker: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupClaimed:
+    """A rollout worker wants to play one attempt at a planned group; the first claim of an attempt in the log has it.
+
+    Attributes:
+        event_id: Deterministic id: digest of run, event type and identity fields (see schemas/catalogue.py).
+        run_id: The run this event belongs to.
+        caused_by: event_id of the event that led to this one; empty for a root.
+        occurred_at_ms: Wall clock of the writer, milliseconds since 1970 UTC. No decision may read it.
+        step: Training step.
+        task_id: Task.
+        attempt: 0 for the first try at the group.
+        worker: Name of the worker.
+        policy_version: Updates applied to the weights the worker holds.
+    """
+
+    AVRO_NAME: ClassVar[str] = "rods.GroupClaimed"
+    event_id: str
+    run_id: str
+    caused_by: str = ""
+    occurred_at_ms: int = 0
+    step: int
+    task_id: str
+    attempt: int
+    worker: str
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReopened:
+    """The trainer heard nothing of an attempt for too long and lets another worker try.
+
+    Attributes:
+        event_id: Deterministic id: digest of run, event type and identity fields (see schemas/catalogue.py).
+        run_id: The run this event belongs to.
+        caused_by: event_id of the event that led to this one; empty for a root.
+        occurred_at_ms: Wall clock of the writer, milliseconds since 1970 UTC. No decision may read it.
+        step: Training step.
+        task_id: Task.
+        attempt: The attempt that may be claimed now, from 1.
+        detail: Which attempt of which worker was given up, and after how long.
+    """
+
+    AVRO_NAME: ClassVar[str] = "rods.GroupReopened"
+    event_id: str
+    run_id: str
+    caused_by: str = ""
+    occurred_at_ms: int = 0
+    step: int
+    task_id: str
+    attempt: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutsDropped:
+    """The rollouts of a group were left out of the update of their step.
+
+    Attributes:
+        event_id: Deterministic id: digest of run, event type and identity fields (see schemas/catalogue.py).
+        run_id: The run this event belongs to.
+        caused_by: event_id of the event that led to this one; empty for a root.
+        occurred_at_ms: Wall clock of the writer, milliseconds since 1970 UTC. No decision may read it.
+        step: Training step.
+        task_id: Task.
+        group_id: The group.
+        reason: Why.
+        num_rollouts: Rollouts that were left out.
+        policy_version: Oldest version among the weights that sampled them.
+        staleness: Updates between those weights and the ones that would have learned from them.
+    """
+
+    AVRO_NAME: ClassVar[str] = "rods.RolloutsDropped"
+    event_id: str
+    run_id: str
+    caused_by: str = ""
+    occurred_at_ms: int = 0
+    step: int
+    task_id: str
+    group_id: str
+    reason: DropReason
+    num_rollouts: int
+    policy_version: int
+    staleness: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsSynced:
+    """A version of the weights can be sampled from at a target.
+
+    Attributes:
+        event_id: Deterministic id: digest of run, event type and identity fields (see schemas/catalogue.py).
+        run_id: The run this event belongs to.
+        caused_by: event_id of the event that led to this one; empty for a root.
+        occurred_at_ms: Wall clock of the writer, milliseconds since 1970 UTC. No decision may read it.
+        policy_version: Updates applied to the weights.
+        target: Folder that holds them, or address of the server that serves them.
+        transport: How they got there: folder, vllm-files or vllm-nccl.
+        weights_digest: SHA-256 of the weights.
+        probe_gap: Largest difference between the log-probabilities of target and trainer on a probe, nats; null where nothing was asked.
+    """
+
+    AVRO_NAME: ClassVar[str] = "rods.WeightsSynced"
+    event_id: str
+    run_id: str
+    caused_by: str = ""
+    occurred_at_ms: int = 0
+    policy_version: int
+    target: str
+    transport: str
+    weights_digest: str
+    probe_gap: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -634,6 +843,10 @@ class SynthesisFailed:
         num_attempts: Full attempts used.
         backend: Name of the synthesizer backend.
         failures: Failure of each attempt in order.
+        stages: Every stage of every attempt in order.
+        completions: Every question to a model in order; enough to repeat the synthesis without one.
+        prompts_hash: SHA-256 over the prompt texts in use; empty without a model.
+        config_patch_json: Accepted changes of the initial state over all attempts, as one JSON object to be merged into it; empty if there are none.
     """
 
     AVRO_NAME: ClassVar[str] = "rods.SynthesisFailed"
@@ -648,6 +861,10 @@ class SynthesisFailed:
     num_attempts: int
     backend: str
     failures: tuple[SynthesisFailure, ...] = ()
+    stages: tuple[SynthesisStage, ...] = ()
+    completions: tuple[Completion, ...] = ()
+    prompts_hash: str = ""
+    config_patch_json: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -832,6 +1049,10 @@ Event = (
     | BatchPlanned
     | TrajectoryRecorded
     | RolloutGroupCompleted
+    | GroupClaimed
+    | GroupReopened
+    | RolloutsDropped
+    | WeightsSynced
     | BoundaryDetected
     | SynthesisFailed
     | VariantRejected
@@ -850,6 +1071,10 @@ EVENTS: tuple[type, ...] = (
     BatchPlanned,
     TrajectoryRecorded,
     RolloutGroupCompleted,
+    GroupClaimed,
+    GroupReopened,
+    RolloutsDropped,
+    WeightsSynced,
     BoundaryDetected,
     SynthesisFailed,
     VariantRejected,

@@ -18,6 +18,7 @@ from backports.zstd import ZstdError
 from fastavro.write import Writer
 
 from schemas import Event
+from schemas.codec import portable
 from streams.log import Cursor, LogGap, Place, Record, as_record, now_ms
 
 SEGMENT_BYTES = 64 * 1024 * 1024
@@ -111,7 +112,8 @@ class _Lane:
         if self._file is None or self._file.tell() > self._segment_bytes:
             self._open()
         self._writer.write({
-            "offset": record.offset, "timestamp_ms": record.timestamp_ms, "key": record.key, "value": record.value,
+            "offset": record.offset, "timestamp_ms": record.timestamp_ms, "key": record.key,
+            "value": portable(record.value) if record.value is not None else None,
             "headers": [{"name": name, "value": value} for name, value in record.headers],
         })
         self.next_offset = record.offset + 1

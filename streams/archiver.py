@@ -17,7 +17,9 @@ from pathlib import Path
 
 from schemas import TOPICS
 from streams.archive import ArchiveLog
+from streams.archive_index import refresh
 from streams.connection import Connection
+from streams.health import serve_if_asked
 from streams.journal import write_ends
 from streams.kafka_log import KafkaLog
 from streams.log import LogGap, LogUnavailable, Place
@@ -27,7 +29,6 @@ from streams.topics import partitions_of
 logger = logging.getLogger("rods.archiver")
 POLL_S = 0.2
 CHUNK = 2000
-
 
 
 def mirror(log: KafkaLog, archive: ArchiveLog, stopping: Callable[[], bool], on_ready: Callable[[], None]) -> int:
@@ -55,6 +56,8 @@ def mirror(log: KafkaLog, archive: ArchiveLog, stopping: Callable[[], bool], on_
             copied += len(records)
     finally:
         archive.close()
+    for problem in refresh(archive.root, trust_closed=True).problems:
+        logger.error("archive damaged: %s", problem)
     return copied
 
 
@@ -91,6 +94,7 @@ def main() -> None:
     parser.add_argument("--ready-file", default="")
     options = parser.parse_args()
     end_with_parent()
+    serve_if_asked("archiver", os.environ)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from schemas.events import Evidence, RolloutGroupCompleted, Zone
+from schemas.heads import GroupHead
 from streams.pool_config import PoolConfig
 
 
@@ -33,19 +34,19 @@ def zone_of(mean: float, config: PoolConfig) -> Zone:
     return Zone.BOUNDARY
 
 
-def signals_of(group: RolloutGroupCompleted, config: PoolConfig) -> list[float]:
+def signals_of(group: RolloutGroupCompleted | GroupHead, config: PoolConfig) -> list[float]:
     """The detector's reward of each valid rollout, in rollout order; missing and non-finite rewards are left out."""
-    chosen = []
+    if config.signal == "progress":
+        return [reward for reward in group.rewards if reward is not None and math.isfinite(reward)]
+    chosen, turn_verdicts = [], group.turn_verdicts
     for index, reward in enumerate(group.rewards):
-        if reward is None or not math.isfinite(reward):
-            continue
-        verdicts = group.turn_verdicts[index] if index < len(group.turn_verdicts) else ()
-        binary = 1.0 if verdicts and all(v == 1 for v in verdicts) else 0.0
-        chosen.append(binary if config.signal == "binary" else reward)
+        if reward is not None and math.isfinite(reward):
+            verdicts = turn_verdicts[index] if index < len(turn_verdicts) else ()
+            chosen.append(1.0 if verdicts and all(v == 1 for v in verdicts) else 0.0)
     return chosen
 
 
-def evidence_of(group: RolloutGroupCompleted, config: PoolConfig) -> Evidence | None:
+def evidence_of(group: RolloutGroupCompleted | GroupHead, config: PoolConfig) -> Evidence | None:
     """What a group says about its task, or ``None`` when too few rollouts are valid.
 
     The variance is the population variance. A group with fewer than ``min_valid_frac`` of K valid rollouts is no
@@ -55,7 +56,7 @@ def evidence_of(group: RolloutGroupCompleted, config: PoolConfig) -> Evidence | 
     if not values or len(values) < config.min_valid_frac * group.num_rollouts:
         return None
     mean = math.fsum(values) / len(values)
-    variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
+    variance = math.fsum([(value - mean) ** 2 for value in values]) / len(values)
     return Evidence(
         step=group.step, num_rollouts=group.num_rollouts, num_valid=len(values), mean=mean, variance=variance,
         phi=phi(mean), zone=zone_of(mean, config),

@@ -68,7 +68,7 @@ class Connection:
     def _resolved(self) -> dict[str, str]:
         for key in sorted(SECRET_KEYS & self.client.keys()):
             if not is_reference(self.client[key]):
-                raise CredentialError(f"kafka.client {key} must be a reference, env:NAME or file:/path, not the secret itself")
+                raise CredentialError(f"kafka.client {key} must be a reference, env:NAME or file:/path, not the secret")
         return {key: resolved(f"kafka.client {key}", value) for key, value in self.client.items()}
 
     def security(self) -> Security | None:
@@ -82,13 +82,14 @@ class Connection:
         if protocol == "PLAINTEXT":
             return None
         if protocol not in ("SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-            raise CredentialError(f"kafka.client security.protocol={protocol}: use PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
+            raise CredentialError(f"kafka.client security.protocol={protocol}: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
         context = ssl_context(client) if protocol.endswith("SSL") else None
         if protocol == "SSL":
             return Security("", "", "", context)
         mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "PLAIN"))
         if mechanism not in MECHANISMS:
-            raise CredentialError(f"kafka.client sasl.mechanism={mechanism}: the pool worker speaks {', '.join(sorted(MECHANISMS))}")
+            known = ", ".join(sorted(MECHANISMS))
+            raise CredentialError(f"kafka.client sasl.mechanism={mechanism}: the pool worker speaks {known}")
         return Security(mechanism, client.get("sasl.username", ""), client.get("sasl.password", ""), context)
 
     def producer_settings(self) -> dict[str, object]:

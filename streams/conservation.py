@@ -1,6 +1,7 @@
 """Counts that nothing is lost and nothing counted twice. Pure.
 
-Exactly one terminal fact per dispatched unit: each planned (step, task) of a finished step ends in one group, each signal
+Exactly one terminal fact per dispatched unit: each planned (step, task) of a finished step ends in one group for each attempt
+at it that was opened, of which the first counts, each signal
 in one outcome, each planned step in one StepCompleted, and each synthesized task is waiting, active or retired.
 """
 
@@ -15,6 +16,7 @@ from schemas.events import (
     BatchPlanned,
     BoundaryDetected,
     EpochPlanned,
+    GroupReopened,
     RolloutGroupCompleted,
     StepCompleted,
     SynthesisFailed,
@@ -29,6 +31,8 @@ class Ledger:
 
     planned: dict[tuple[int, str], str] = field(default_factory=dict)
     groups: dict[tuple[int, str], set[str]] = field(default_factory=dict)
+    reopened: set[tuple[int, str, int]] = field(default_factory=set)
+    attempts: set[tuple[int, str, int]] = field(default_factory=set)
     signals: set[str] = field(default_factory=set)
     outcomes: dict[str, set[str]] = field(default_factory=dict)
     steps: set[int] = field(default_factory=set)
@@ -53,6 +57,9 @@ class Ledger:
                 self.planned.update({(event.step, task_id): event.event_id for task_id in event.task_ids})
             case RolloutGroupCompleted():
                 self.groups.setdefault((event.step, event.task_id), set()).add(event.event_id)
+                self.attempts.add((event.step, event.task_id, event.attempt))
+            case GroupReopened():
+                self.reopened.add((event.step, event.task_id, event.attempt))
             case StepCompleted():
                 self.completed.setdefault(event.step, set()).add(event.event_id)
             case BoundaryDetected():
@@ -67,6 +74,10 @@ class Ledger:
             case TaskRetired():
                 self.left[event.task_id] += 1
 
+    def num_late(self) -> int:
+        """Groups that came after another attempt had ended their task in their step; only the first in the log counts."""
+        return sum(len(ids) - 1 for ids in self.groups.values())
+
     def missing(self) -> list[str]:
         """Dispatched units without their end, in words, sorted."""
         lost = [f"group of {task} at step {step}" for step, task in self.planned if (step, task) not in self.groups]
@@ -76,7 +87,8 @@ class Ledger:
 
     def duplicate(self) -> list[str]:
         """Units that ended more than once, in words, sorted."""
-        twice = [f"group of {task} at step {step}" for (step, task), ids in self.groups.items() if len(ids) > 1]
+        unasked = {place for place in self.attempts if place[2] > 0} - self.reopened
+        twice = [f"group of {task} at step {step}" for step, task, _ in unasked]
         twice += [f"outcome of signal {signal}" for signal, ids in self.outcomes.items() if len(ids) > 1]
         twice += [f"injection of {task}" for task, count in self.entered.items() if count > 1]
         twice += [f"retirement of {task}" for task, count in self.left.items() if count > 1]

@@ -7,8 +7,11 @@ constants: RODS (arXiv 2606.19047), sections on the replay buffer; open points a
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from schemas.events import Evidence, Origin, RetireReason, StageStarted
 from streams.pool import Pool, PoolTask
@@ -37,34 +40,49 @@ class EpochDecision:
 def seeds_of(pool: Pool, stage: StageStarted) -> list[str] | None:
     """Human tasks of a stage in seeding order, or ``None`` while some have not been heard."""
     if stage.task_ids:
-        return list(stage.task_ids) if all(task_id in pool.tasks for task_id in stage.task_ids) else None
+        return list(stage.task_ids) if all(map(pool.tasks.__contains__, stage.task_ids)) else None
     human = [task for task in pool.tasks.values() if task.origin is Origin.HUMAN]
     return [task.task_id for task in sorted(human, key=lambda task: task.position)]
+
+
+def injected_in(pool: Pool) -> set[str]:
+    """Generated tasks that a plan took in."""
+    return {task_id for plan in pool.epochs.values() for task_id in plan.injected}
 
 
 def live_generated(pool: Pool) -> list[str]:
     """Generated tasks of the last planned epoch, in order of their signals."""
     if pool.last_epoch < 0:
         return []
-    tasks = [pool.tasks[task_id] for task_id in pool.epochs[pool.last_epoch].order if task_id in pool.tasks]
-    generated = [task for task in tasks if task.origin is Origin.GENERATED]
-    return [task.task_id for task in sorted(generated, key=lambda task: task.position)]
+    injected = injected_in(pool)
+    entered = [task_id for task_id in pool.epochs[pool.last_epoch].order if task_id in injected]
+    tasks = [pool.tasks[task_id] for task_id in entered if task_id in pool.tasks]
+    return [task.task_id for task in sorted(tasks, key=lambda task: task.position)]
+
+
+def waiting(pool: Pool) -> list[PoolTask]:
+    """Generated tasks that were neither injected nor retired, in no order that means anything."""
+    injected = injected_in(pool)
+    return [
+        task for task_id, task in pool.generated.items()
+        if task_id not in injected and task_id not in pool.retired and task_id in pool.tasks
+    ]
 
 
 def queue_of(pool: Pool) -> list[str]:
     """Generated tasks that were neither injected nor retired, in injection order."""
-    injected = {task_id for plan in pool.epochs.values() for task_id in plan.injected}
-    waiting = [
-        task for task in pool.tasks.values()
-        if task.origin is Origin.GENERATED and task.task_id not in injected and task.task_id not in pool.retired
-    ]
-    return [task.task_id for task in sorted(waiting, key=lambda task: _queue_key(task, pool))]
+    return first_in_queue(waiting(pool), None, pool)
 
 
-def _queue_key(task: PoolTask, pool: Pool) -> tuple:
-    if pool.config.queue_order == "freshest":
-        return (-task.position[0], *task.position[1:])
-    return task.position
+def first_in_queue(tasks: Sequence[PoolTask], most: int | None, pool: Pool) -> list[str]:
+    """The ids of the first ``most`` waiting tasks in injection order; of all if ``None``."""
+    def queue_key(task: PoolTask) -> tuple:
+        if pool.config.queue_order == "freshest":
+            return (-task.position[0], *task.position[1:])
+        return task.position
+
+    ordered = sorted(tasks, key=queue_key) if most is None else heapq.nsmallest(most, tasks, key=queue_key)
+    return [task.task_id for task in ordered]
 
 
 def drift_reason(observations: Sequence[Evidence], pool: Pool, epoch: int) -> RetireReason | None:
@@ -108,25 +126,30 @@ def pruned(live: Sequence[str], pool: Pool) -> list[str]:
     return ranked[:excess]
 
 
-def retirements(pool: Pool, epoch: int) -> list[Retirement]:
-    """Generated tasks that leave before an epoch: from training, then from the queue."""
+def retirements(live: Sequence[str], pool: Pool, epoch: int) -> list[Retirement]:
+    """Live generated tasks that leave training before an epoch: drifted ones, then those over the limit."""
     if not pool.config.retirement:
         return []
     leaving: list[Retirement] = []
-    live = live_generated(pool)
     for task_id in live:
         reason = drift_reason(pool.observations.get(task_id, ()), pool, epoch)
         if reason is not None:
             leaving.append(Retirement(task_id, reason))
     gone = {retirement.task_id for retirement in leaving}
     staying = [task_id for task_id in live if task_id not in gone]
-    leaving += [Retirement(task_id, RetireReason.PRUNED) for task_id in pruned(staying, pool)]
-    if pool.config.queue_expiry_epochs:
-        leaving += [
-            Retirement(task_id, RetireReason.QUEUE_EXPIRED) for task_id in queue_of(pool)
-            if epoch - _epoch_of(pool, pool.tasks[task_id].position[0]) > pool.config.queue_expiry_epochs
-        ]
-    return leaving
+    return leaving + [Retirement(task_id, RetireReason.PRUNED) for task_id in pruned(staying, pool)]
+
+
+def expired(queue: Sequence[PoolTask], pool: Pool, epoch: int) -> list[Retirement]:
+    """Waiting tasks whose signal is too old, in injection order."""
+    if not pool.config.retirement or not pool.config.queue_expiry_epochs:
+        return []
+    too_old = {
+        step for step in {task.position[0] for task in queue}
+        if epoch - _epoch_of(pool, step) > pool.config.queue_expiry_epochs
+    }
+    old = [task for task in queue if task.position[0] in too_old]
+    return [Retirement(task_id, RetireReason.QUEUE_EXPIRED) for task_id in first_in_queue(old, None, pool)]
 
 
 def unprotected_leaving(seeds: Sequence[str], pool: Pool, epoch: int) -> list[Retirement]:
@@ -151,7 +174,13 @@ def num_to_inject(num_queued: int, num_active: int, num_generated: int, pool: Po
 
 def shuffled(task_ids: Sequence[str], seed: int, epoch: int) -> list[str]:
     """A permutation that depends on seed, epoch and ids alone: ids sorted by a hash."""
-    return sorted(task_ids, key=lambda t: hashlib.sha256(f"{seed}\x1f{epoch}\x1f{t}".encode()).digest())
+    digests = b"".join([hashlib.sha256(f"{seed}\x1f{epoch}\x1f{task_id}".encode()).digest() for task_id in task_ids])
+    words = np.frombuffer(digests, dtype=">u8").reshape(-1, 4).astype(np.uint64)
+    order = np.argsort(words[:, 0], kind="stable")
+    leading = words[order, 0]
+    if (leading[1:] == leading[:-1]).any():
+        order = np.lexsort(words.T[::-1])
+    return [task_ids[index] for index in order.tolist()]
 
 
 def plan_epoch(pool: Pool, stage: StageStarted, epoch: int) -> EpochDecision | None:
@@ -159,17 +188,19 @@ def plan_epoch(pool: Pool, stage: StageStarted, epoch: int) -> EpochDecision | N
     seeds = seeds_of(pool, stage)
     if seeds is None:
         return None
-    leaving = retirements(pool, epoch)
+    live, queue = live_generated(pool), waiting(pool)
+    leaving = retirements(live, pool, epoch) + expired(queue, pool, epoch)
     human = [task_id for task_id in seeds if task_id not in pool.retired]
     leaving += unprotected_leaving(human, pool, epoch)
     gone = {retirement.task_id for retirement in leaving}
     human = [task_id for task_id in human if task_id not in gone]
-    generated = [task_id for task_id in live_generated(pool) if task_id not in gone]
-    queue = [task_id for task_id in queue_of(pool) if task_id not in gone]
+    generated = [task_id for task_id in live if task_id not in gone]
+    queue = [task for task in queue if task.task_id not in gone]
     num = num_to_inject(len(queue), len(human) + len(generated), len(generated), pool)
-    active = human + generated + queue[:num]
+    injected = first_in_queue(queue, num, pool)
+    active = human + generated + injected
     order = shuffled(active, pool.seed, epoch) if pool.config.shuffle else active
     return EpochDecision(
-        injected=tuple(queue[:num]), retired=tuple(leaving), order=tuple(order), num_human=len(human),
+        injected=tuple(injected), retired=tuple(leaving), order=tuple(order), num_human=len(human),
         num_generated=len(generated) + num, num_queued=len(queue) - num,
     )

@@ -24,7 +24,9 @@ class Observer:
         run_id: only events of this run; ``None`` gives all.
     """
 
-    def __init__(self, log: Log, topics: Iterable[str], partitions: Mapping[str, int], run_id: str | None = None) -> None:
+    def __init__(
+        self, log: Log, topics: Iterable[str], partitions: Mapping[str, int], run_id: str | None = None
+    ) -> None:
         self._log = log
         self._run_id = run_id
         self.topics = tuple(topics)

@@ -7,8 +7,10 @@ in another order across topics gives the same pool. A Faust agent and a replay a
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import singledispatch
+from functools import reduce, singledispatch
+from itertools import groupby
 
 from immutables import Map
 
@@ -18,6 +20,7 @@ from schemas.events import (
     Category,
     EpochPlanned,
     Event,
+    Evidence,
     Origin,
     RolloutGroupCompleted,
     RunFinished,
@@ -30,8 +33,11 @@ from schemas.events import (
     TaskSeeded,
     TaskSynthesized,
 )
+from schemas.heads import GroupHead
 from streams.boundary import evidence_of
 from streams.pool_config import PoolConfig
+
+GROUPS = (RolloutGroupCompleted, GroupHead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ class Pool:
         finished: whether the run ended for good.
         stages: StageStarted by first epoch.
         tasks: PoolTask by task id.
+        generated: the same of the generated ones alone.
         observations: by task id, its evidence ordered by step.
         ended: group event_id by (step, task id), also of groups that are no observation.
         steps: event_id of StepCompleted by step.
@@ -70,6 +77,7 @@ class Pool:
         signals: BoundaryDetected by signal id.
         answered: task id of the variant, or an empty text, by signal id.
         retired: TaskRetired by task id.
+        injected: epoch that took a generated task in, by task id.
         last_epoch, last_step: highest planned, -1 and 0 before the first.
         early: groups heard before RunStarted, which says how to read them.
     """
@@ -81,6 +89,7 @@ class Pool:
     finished: bool = False
     stages: Map = Map()
     tasks: Map = Map()
+    generated: Map = Map()
     observations: Map = Map()
     ended: Map = Map()
     steps: Map = Map()
@@ -90,6 +99,7 @@ class Pool:
     signals: Map = Map()
     answered: Map = Map()
     retired: Map = Map()
+    injected: Map = Map()
     last_epoch: int = -1
     last_step: int = 0
     early: tuple[RolloutGroupCompleted, ...] = ()
@@ -101,13 +111,20 @@ def initial() -> Pool:
 
 
 @singledispatch
-def _rule(event: Event, pool: Pool) -> Pool:
+def _rule(event: Event | GroupHead, pool: Pool) -> Pool:
     return pool
 
 
-def apply(pool: Pool, event: Event) -> Pool:
+def apply(pool: Pool, event: Event | GroupHead) -> Pool:
     """The pool after one more event. Idempotent, and indifferent to order across topics."""
     return _rule(event, pool)
+
+
+def fold(pool: Pool, events: Iterable[Event | GroupHead]) -> Pool:
+    """The pool after many events: what :func:`apply` gives one by one, with neighbouring groups in one go."""
+    for are_groups, run in groupby(events, key=lambda event: isinstance(event, GROUPS)):
+        pool = with_groups(pool, run) if are_groups else reduce(apply, run, pool)
+    return pool
 
 
 @_rule.register
@@ -115,11 +132,8 @@ def _(event: RunStarted, pool: Pool) -> Pool:
     if pool.started_by:
         return pool
     config = PoolConfig.model_validate(json.loads(event.config_json).get("pool", {}))
-    early = pool.early
-    pool = replace(pool, run_id=event.run_id, started_by=event.event_id, seed=event.seed, config=config, early=())
-    for group in early:
-        pool = apply(pool, group)
-    return pool
+    started = replace(pool, run_id=event.run_id, started_by=event.event_id, seed=event.seed, config=config, early=())
+    return with_groups(started, pool.early)
 
 
 @_rule.register
@@ -153,8 +167,9 @@ def _(event: TaskSynthesized, pool: Pool) -> Pool:
         position=(event.seed_step, event.seed_rank, task.task_id), parent_task_id=event.parent_task_id,
         root_task_id=event.root_task_id, generation=event.generation, event_id=event.event_id,
     )
-    answered = pool.answered.set(event.signal_id, task.task_id)
-    return replace(pool, tasks=pool.tasks.set(task.task_id, fact), answered=answered)
+    return replace(
+        pool, tasks=pool.tasks.set(task.task_id, fact), generated=pool.generated.set(task.task_id, fact),
+        answered=pool.answered.set(event.signal_id, task.task_id))
 
 
 @_rule.register
@@ -164,20 +179,33 @@ def _(event: SynthesisFailed, pool: Pool) -> Pool:
     return replace(pool, answered=pool.answered.set(event.signal_id, ""))
 
 
-@_rule.register
-def _(event: RolloutGroupCompleted, pool: Pool) -> Pool:
-    place = (event.step, event.task_id)
-    if place in pool.ended:
-        return pool
+@_rule.register(RolloutGroupCompleted)
+@_rule.register(GroupHead)
+def _(event: RolloutGroupCompleted | GroupHead, pool: Pool) -> Pool:
+    return with_groups(pool, (event,))
+
+
+def with_groups(pool: Pool, groups: Iterable[RolloutGroupCompleted | GroupHead]) -> Pool:
+    """The pool after some groups; one for a step and task that has ended already changes nothing."""
     if not pool.started_by:
-        return replace(pool, early=(*pool.early, event))
-    pool = replace(pool, ended=pool.ended.set(place, event.event_id))
-    evidence = evidence_of(event, pool.config)
-    if evidence is None:
-        return pool
-    known = pool.observations.get(event.task_id, ())
-    ordered = tuple(sorted((*known, evidence), key=lambda item: item.step))
-    return replace(pool, observations=pool.observations.set(event.task_id, ordered))
+        return replace(pool, early=(*pool.early, *(g.whole() if isinstance(g, GroupHead) else g for g in groups)))
+    ended, observations = pool.ended.mutate(), pool.observations.mutate()
+    for group in groups:
+        place = (group.step, group.task_id)
+        if place in ended:
+            continue
+        ended[place] = group.event_id
+        evidence = evidence_of(group, pool.config)
+        if evidence is not None:
+            observations[group.task_id] = in_order(observations.get(group.task_id, ()), evidence)
+    return replace(pool, ended=ended.finish(), observations=observations.finish())
+
+
+def in_order(known: tuple[Evidence, ...], evidence: Evidence) -> tuple[Evidence, ...]:
+    """Evidence ordered by step, with one more piece."""
+    if not known or known[-1].step <= evidence.step:
+        return (*known, evidence)
+    return tuple(sorted((*known, evidence), key=lambda item: item.step))
 
 
 @_rule.register
@@ -196,7 +224,9 @@ def _(event: BatchPlanned, pool: Pool) -> Pool:
 def _(event: EpochPlanned, pool: Pool) -> Pool:
     if event.epoch in pool.epochs:
         return pool
-    return replace(pool, epochs=pool.epochs.set(event.epoch, event), last_epoch=max(pool.last_epoch, event.epoch))
+    injected = pool.injected.update(dict.fromkeys(event.injected, event.epoch))
+    return replace(
+        pool, epochs=pool.epochs.set(event.epoch, event), injected=injected, last_epoch=max(pool.last_epoch, event.epoch))
 
 
 @_rule.register

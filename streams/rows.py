@@ -63,8 +63,7 @@ def state_of(pool: Pool, task_id: str) -> str:
     if task_id in pool.retired:
         return "retired"
     task = pool.tasks[task_id]
-    entered = task.origin is Origin.HUMAN or any(task_id in plan.injected for plan in pool.epochs.values())
-    return "active" if entered else "waiting"
+    return "active" if task.origin is Origin.HUMAN or task_id in pool.injected else "waiting"
 
 
 def row_of(pool: Pool, task_id: str) -> PoolRow:

@@ -24,6 +24,7 @@ from faust.serializers import codecs
 from schemas import BY_NAME, Event, encode
 from streams.connection import Connection
 from streams.embedded_broker import patch_faust
+from streams.health import serve_if_asked
 from streams.kafka_log import KafkaLog
 from streams.keeper import INPUT_TOPICS, Heard, PoolKeeper
 from streams.log import Record, now_ms
@@ -251,6 +252,7 @@ def main() -> None:
     parser.add_argument("--ready-file", default="")
     options = parser.parse_args()
     end_with_parent()
+    serve_if_asked("worker", os.environ)
     connection = Connection.from_json(options.connection)
     app_id = options.app_id or connection.full_name("pool")
     settings = WorkerSettings(connection, options.datadir, app_id, options.ready_file)

@@ -24,7 +24,9 @@ KEPT_BY = {
 PURE = (
     "schemas/catalogue.py", "schemas/identity.py", "streams/boundary.py", "streams/conservation.py", "streams/decide.py",
     "streams/lifecycle.py", "streams/pool.py", "streams/pool_config.py", "streams/rows.py", "streams/summary.py",
-    "synthesizer/book.py", "trainer/advantage.py", "trainer/loss.py",
+    "streams/fork.py", "streams/measures.py", "streams/replay.py", "streams/rescore.py", "streams/series.py",
+    "streams/watchdog.py", "commands/charts.py", "commands/lineage_chart.py", "synthesizer/book.py", "trainer/advantage.py",
+    "trainer/loss.py",
 )
 IMPURE = {
     "asyncio", "confluent_kafka", "datetime", "faust", "io", "logging", "os", "pathlib", "random", "requests", "secrets",

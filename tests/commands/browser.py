@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--virtual-time-budget=5000")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--virtual-time-budget=5000",
+)
 
 
 def browse(address: str, *flags: str) -> str:
@@ -19,8 +27,13 @@ def browse(address: str, *flags: str) -> str:
     if program is None:
         pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        done = subprocess.run([program, *FLAGS, f"--user-data-dir={profile}", *flags, address],
-                              capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            [program, *FLAGS, f"--user-data-dir={profile}", *flags, address],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
     return done.stdout
 
 

@@ -46,7 +46,11 @@ def console() -> Console:
 
 def test_sources_are_runs_archives_and_addresses(run: tuple[Path, list[Event]]) -> None:
     folder = run[0]
-    assert archive_folder("run-1", folder.parent) == archive_folder(str(folder), RUNS) == archive_folder(None, folder.parent)
+    assert (
+        archive_folder("run-1", folder.parent)
+        == archive_folder(str(folder), RUNS)
+        == archive_folder(None, folder.parent)
+    )
     assert archive_folder(str(folder / "archive"), RUNS) == folder / "archive"
     assert is_address("kafka:9092") and not is_address(str(folder)) and not is_address("run-1")
     with pytest.raises(ConfigError, match="no run 'nobody'"):
@@ -56,7 +60,9 @@ def test_sources_are_runs_archives_and_addresses(run: tuple[Path, list[Event]]) 
         the_run(open_source(str(folder), RUNS), "run-2")
 
 
-def test_verify_writes_the_manifest_and_names_damage(tmp_path: Path, console: Console, capsys: pytest.CaptureFixture) -> None:
+def test_verify_writes_the_manifest_and_names_damage(
+    tmp_path: Path, console: Console, capsys: pytest.CaptureFixture
+) -> None:
     record_run(tmp_path)
     assert archive.check(str(tmp_path), RUNS, False, console) and (tmp_path / MANIFEST).exists()
     assert "whole" in console.export_text()
@@ -66,11 +72,19 @@ def test_verify_writes_the_manifest_and_names_damage(tmp_path: Path, console: Co
     path.write_bytes(data)
     assert not archive.check(str(tmp_path), RUNS, True, console)
     result = json.loads(capsys.readouterr().out)
-    assert not result["healthy"] and result["problems"][0]["topic"] == "rollouts" and result["problems"][0]["last_offset"] == 42
+    assert (
+        not result["healthy"]
+        and result["problems"][0]["topic"] == "rollouts"
+        and result["problems"][0]["last_offset"] == 42
+    )
 
 
 def test_push_and_pull_keep_every_record_and_a_tap_reads_the_broker(
-    run: tuple[Path, list[Event]], tmp_path: Path, own_broker: EmbeddedBroker, console: Console, capsys: pytest.CaptureFixture
+    run: tuple[Path, list[Event]],
+    tmp_path: Path,
+    own_broker: EmbeddedBroker,
+    console: Console,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     address = own_broker.bootstrap_servers
     assert archive.push(str(run[0]), RUNS, address, console) == len(run[1])
@@ -90,11 +104,15 @@ def test_push_and_pull_keep_every_record_and_a_tap_reads_the_broker(
     assert len(lines) == num == sum(isinstance(e, BoundaryDetected) and e.rank == 0 for e in run[1])
 
 
-def test_a_run_that_goes_on_and_a_damaged_archive_are_not_pushed(run: tuple[Path, list[Event]], tmp_path: Path, console: Console) -> None:
+def test_a_run_that_goes_on_and_a_damaged_archive_are_not_pushed(
+    run: tuple[Path, list[Event]], tmp_path: Path, console: Console
+) -> None:
     with RunFolder(run[0]).lock(), pytest.raises(RunInUse):
         archive.push(str(run[0]), RUNS, "127.0.0.1:1", console)
     record_run(tmp_path)
-    next((tmp_path / "trajectories" / "1").glob("*.avro")).write_bytes(b"nothing of worth, long enough to be no header at all")
+    next((tmp_path / "trajectories" / "1").glob("*.avro")).write_bytes(
+        b"nothing of worth, long enough to be no header at all"
+    )
     (tmp_path / "trajectories" / "1" / f"{10**6:020d}.avro").touch()
     with pytest.raises(LogGap, match="trajectories-1 offsets 0 to 999999"):
         archive.push(str(tmp_path), RUNS, "127.0.0.1:1", console)
@@ -132,7 +150,9 @@ def test_a_tap_writes_parquet_and_arrow_of_one_event_type(run: tuple[Path, list[
         tap.listen("rollouts", str(run[0]), RUNS, style="parquet")
 
 
-def test_a_tap_shows_what_is_no_event_and_leaves_the_archive_alone(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_tap_shows_what_is_no_event_and_leaves_the_archive_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     record_run(tmp_path)
     log = ArchiveLog(tmp_path)
     log.append_raw(Record("rollouts", 0, -1, 1, b"run-1", b"\x1b[31mjunk"))
@@ -145,15 +165,25 @@ def test_a_tap_shows_what_is_no_event_and_leaves_the_archive_alone(tmp_path: Pat
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.avro")} == before
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"topic": "rollout"}, "neither a topic"), ({"topic": "rollouts", "since": "soon"}, "no moment"),
-    ({"topic": "rollouts", "where": ["reward>1"]}, "no such field"), ({"topic": "rollouts", "style": "xml"}, "--format 'xml'")])
-def test_a_tap_that_means_nothing_is_refused_by_name(run: tuple[Path, list[Event]], options: dict, message: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "rollout"}, "neither a topic"),
+        ({"topic": "rollouts", "since": "soon"}, "no moment"),
+        ({"topic": "rollouts", "where": ["reward>1"]}, "no such field"),
+        ({"topic": "rollouts", "style": "xml"}, "--format 'xml'"),
+    ],
+)
+def test_a_tap_that_means_nothing_is_refused_by_name(
+    run: tuple[Path, list[Event]], options: dict, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         tap.listen(options.pop("topic"), str(run[0]), RUNS, **options)
 
 
-def test_an_export_reports_rows_and_pace(run: tuple[Path, list[Event]], tmp_path: Path, console: Console, capsys: pytest.CaptureFixture) -> None:
+def test_an_export_reports_rows_and_pace(
+    run: tuple[Path, list[Event]], tmp_path: Path, console: Console, capsys: pytest.CaptureFixture
+) -> None:
     figures = export.write(str(run[0]), RUNS, tmp_path / "out", ["rollouts", "TaskSeeded"], False, False, console)
     assert set(figures["rows"]) == {"RolloutGroupCompleted", "TaskSeeded"} and figures["mb_per_s"] > 0
     assert "MB/s" in console.export_text()
@@ -163,7 +193,9 @@ def test_an_export_reports_rows_and_pace(run: tuple[Path, list[Event]], tmp_path
         export.write(str(run[0]), RUNS, tmp_path / "out", ["x"], False, True, console)
 
 
-def test_sql_answers_as_table_and_as_json(run: tuple[Path, list[Event]], console: Console, capsys: pytest.CaptureFixture) -> None:
+def test_sql_answers_as_table_and_as_json(
+    run: tuple[Path, list[Event]], console: Console, capsys: pytest.CaptureFixture
+) -> None:
     sql.ask("SELECT count(*) AS n FROM step_completed", str(run[0]), None, RUNS, True, console)
     assert json.loads(capsys.readouterr().out) == [{"n": 11}]
     sql.ask("SELECT '[red]' AS text, NULL AS nothing", str(run[0]), None, RUNS, False, console)
@@ -174,11 +206,15 @@ def test_sql_answers_as_table_and_as_json(run: tuple[Path, list[Event]], console
         sql.ask("SELECT * FROM no_such_table", str(run[0]), None, RUNS, True, console)
 
 
-def test_why_prints_a_tree_and_the_same_as_json(run: tuple[Path, list[Event]], console: Console, capsys: pytest.CaptureFixture) -> None:
+def test_why_prints_a_tree_and_the_same_as_json(
+    run: tuple[Path, list[Event]], console: Console, capsys: pytest.CaptureFixture
+) -> None:
     retired = next(e for e in run[1] if isinstance(e, TaskRetired))
     why.show(retired.task_id, str(run[0]), "", RUNS, False, console)
     text = console.export_text()
-    assert all(word in text for word in ("seed", "signal", "injected into epoch", "trained in step", "retired before epoch"))
+    assert all(
+        word in text for word in ("seed", "signal", "injected into epoch", "trained in step", "retired before epoch")
+    )
     body = next(e for e in run[1] if isinstance(e, TrajectoryRecorded))
     capsys.readouterr()
     why.show(body.trajectory_id, str(run[0]), "", RUNS, True, console)
@@ -187,7 +223,9 @@ def test_why_prints_a_tree_and_the_same_as_json(run: tuple[Path, list[Event]], c
         why.show("nobody", str(run[0]), "", RUNS, True, console)
 
 
-def test_explain_prints_three_answers(run: tuple[Path, list[Event]], console: Console, capsys: pytest.CaptureFixture) -> None:
+def test_explain_prints_three_answers(
+    run: tuple[Path, list[Event]], console: Console, capsys: pytest.CaptureFixture
+) -> None:
     signal = next(e for e in run[1] if isinstance(e, BoundaryDetected))
     explain.show(signal.task_id, signal.step, str(run[0]), "", RUNS, True, console)
     answers = json.loads(capsys.readouterr().out)["answers"]
@@ -231,7 +269,9 @@ def test_the_doctor_redrives_what_can_be_read_now_and_only_once(
     log.close()
 
 
-def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, console: Console) -> None:
+def test_a_missing_package_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, console: Console
+) -> None:
     for name in ("duckdb", "streams.sql_views"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=r"needs duckdb: pip install 'rods-streams\[analysis\]'"):

@@ -28,7 +28,9 @@ from tests.streams.building import RUN
 from tests.streams.scripted import play
 from tests.streams.test_fold import mean_of
 
-_, LOG = play(8, 4, {"batch_size": 4, "cooldown": 1, "injection_frac": 0.5}, mean_of, lambda task_id: task_id.endswith("3"))
+_, LOG = play(
+    8, 4, {"batch_size": 4, "cooldown": 1, "injection_frac": 0.5}, mean_of, lambda task_id: task_id.endswith("3")
+)
 
 
 class Serving:
@@ -38,7 +40,8 @@ class Serving:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._runner, self.port = asyncio.run_coroutine_threadsafe(
-            listen(make_app(source), "127.0.0.1", 0), self._loop).result(20)
+            listen(make_app(source), "127.0.0.1", 0), self._loop
+        ).result(20)
         self.address = f"http://127.0.0.1:{self.port}/"
 
     def get(self, path: str = "") -> str:
@@ -116,9 +119,15 @@ def test_looking_at_an_archive_writes_nothing(archive: ArchiveLog, serving: Serv
 
 
 def test_a_live_run_is_followed_through_its_topics(connection: Connection) -> None:
-    config = load_config(None, {}, [
-        f"kafka.bootstrap_servers='{connection.bootstrap_servers}'", f"kafka.topic_prefix='{connection.prefix}'",
-        "kafka.num_decision_partitions=2"])
+    config = load_config(
+        None,
+        {},
+        [
+            f"kafka.bootstrap_servers='{connection.bootstrap_servers}'",
+            f"kafka.topic_prefix='{connection.prefix}'",
+            "kafka.num_decision_partitions=2",
+        ],
+    )
     log = KafkaLog(connection)
     log.append(LOG)
     source, give_up = kafka_source(None, config), time.monotonic() + 30.0

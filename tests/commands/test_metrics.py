@@ -52,8 +52,13 @@ def full_board() -> RunBoard:
 
     events = run_events()
     last = max((e for e in events if type(e).__name__ == "BatchPlanned"), key=lambda e: e.step)
-    done = replace(step_completed(last), event_id="last", step=last.step + 1, metrics={
-        "loss": 0.1, "logprob_gap_mean": 0.001, "logprob_gap_max": 0.1}, timings_ms={"rollout": 800.0, "update": 200.0})
+    done = replace(
+        step_completed(last),
+        event_id="last",
+        step=last.step + 1,
+        metrics={"loss": 0.1, "logprob_gap_mean": 0.001, "logprob_gap_max": 0.1},
+        timings_ms={"rollout": 800.0, "update": 200.0},
+    )
     board = RunBoard(60.0)
     board.add([*events, done])
     board.lag = {"rods-pool": 3}
@@ -103,7 +108,9 @@ def test_a_silent_run_becomes_a_metric_and_one_complaint() -> None:
     clock.now_s = 61.0
     sample = scraped(board)["rods_waiting"][0]
     assert (sample.value, sample.labels["event"], sample.labels["owed_by"]) == (1.0, "EpochPlanned", "the pool worker")
-    assert board.new_complaints()[RUN] == "nothing came for 61 s: waiting for EpochPlanned of epoch 1 from the pool worker"
+    assert (
+        board.new_complaints()[RUN] == "nothing came for 61 s: waiting for EpochPlanned of epoch 1 from the pool worker"
+    )
     clock.now_s = 90.0
     assert board.new_complaints() == {} and board.complaints()
 

@@ -25,21 +25,54 @@ from tests.streams.building import RUN, group, opening, task
 from tests.streams.scripted import play
 from tests.streams.test_fold import mean_of
 
-SECTIONS = ("rewards", "composition", "zones", "generated-zones", "zone-rewards", "first-rewards", "variance", "yield",
-            "retirements", "epochs", "facts")
+SECTIONS = (
+    "rewards",
+    "composition",
+    "zones",
+    "generated-zones",
+    "zone-rewards",
+    "first-rewards",
+    "variance",
+    "yield",
+    "retirements",
+    "epochs",
+    "facts",
+)
 
 
 def evaluation(step: int, reward: float) -> EvaluationCompleted:
-    return make(EvaluationCompleted, RUN, suite=HELDOUT, step=step, policy_version=step, num_tasks=4, num_rollouts=1,
-                mean_reward=reward, accuracy=reward, by_category={})
+    return make(
+        EvaluationCompleted,
+        RUN,
+        suite=HELDOUT,
+        step=step,
+        policy_version=step,
+        num_tasks=4,
+        num_rollouts=1,
+        mean_reward=reward,
+        accuracy=reward,
+        by_category={},
+    )
 
 
 def run_events() -> list:
     settings = {"batch_size": 6, "cooldown": 1, "injection_frac": 0.5, "queue_expiry_epochs": 1}
     _, log = play(12, 6, settings, mean_of, lambda task_id: task_id.endswith("3"))
-    varied = [group(e.task_id, e.step, [0.0, 1.0], e.epoch) if type(e).__name__ == "RolloutGroupCompleted" and e.step == 2 else e
-              for e in log]
-    refused = make(VariantRejected, RUN, signal_id="s", attempt=0, candidate=task("c"), failure=SynthesisFailure.GATE_EXECUTION, detail="x")
+    varied = [
+        group(e.task_id, e.step, [0.0, 1.0], e.epoch)
+        if type(e).__name__ == "RolloutGroupCompleted" and e.step == 2
+        else e
+        for e in log
+    ]
+    refused = make(
+        VariantRejected,
+        RUN,
+        signal_id="s",
+        attempt=0,
+        candidate=task("c"),
+        failure=SynthesisFailure.GATE_EXECUTION,
+        detail="x",
+    )
     return [*varied, evaluation(0, 0.2), evaluation(6, 0.6), refused]
 
 
@@ -66,11 +99,15 @@ def test_the_plots_show_the_numbers_of_the_run() -> None:
     dots = re.findall(r"<title>\d+: ([\d.]+)</title>", section(HTML, "first-rewards"))
     assert sorted(dots) == sorted(f"{value:.3f}" for row in rows for value in row.first_means) != []
     assert "held-out tasks: 6, 0.6" in section(HTML, "rewards")
-    assert sum(row.num_failed for row in rows) == sum(map(int, re.findall(r"failed: (\d+)</title>", section(HTML, "yield"))))
+    assert sum(row.num_failed for row in rows) == sum(
+        map(int, re.findall(r"failed: (\d+)</title>", section(HTML, "yield")))
+    )
     assert "gate_execution" in section(HTML, "yield")
     for row in rows:
         for reason, count in row.retired.items():
-            assert f"<title>{row.epoch + 1}, {reason.replace('_', ' ')}: {count}</title>" in section(HTML, "retirements")
+            assert f"<title>{row.epoch + 1}, {reason.replace('_', ' ')}: {count}</title>" in section(
+                HTML, "retirements"
+            )
 
 
 def test_the_same_facts_give_the_same_bytes() -> None:
@@ -95,15 +132,21 @@ def test_hostile_names_are_text() -> None:
 
 
 def test_a_run_that_has_not_begun_has_a_report_too() -> None:
-    assert "nothing recorded yet" in report_html(RunFacts()) and "nothing recorded yet" in report_html(RunFacts().add(opening(2, 1, {})))
+    assert "nothing recorded yet" in report_html(RunFacts()) and "nothing recorded yet" in report_html(
+        RunFacts().add(opening(2, 1, {}))
+    )
 
 
-@pytest.mark.parametrize("chart", [
-    line_chart("n<", [Series("a&b", [(1, 0.5), (2, None), (3, float("nan")), (4, 1.0)], "a")], "x", "y"),
-    stacked_bars("n", ["1", "2"], [("a", "a", [1, 0]), ("b", "b", [0, 3])], "x", "y"),
-    strip_chart("n", {"1": [0.5], "2": [0.1, 0.9, 0.9], "3": []}, "x", "y", (0.2, 0.85))])
+@pytest.mark.parametrize(
+    "chart",
+    [
+        line_chart("n<", [Series("a&b", [(1, 0.5), (2, None), (3, float("nan")), (4, 1.0)], "a")], "x", "y"),
+        stacked_bars("n", ["1", "2"], [("a", "a", [1, 0]), ("b", "b", [0, 3])], "x", "y"),
+        strip_chart("n", {"1": [0.5], "2": [0.1, 0.9, 0.9], "3": []}, "x", "y", (0.2, 0.85)),
+    ],
+)
 def test_charts_are_well_formed_and_inside_their_frame(chart: str) -> None:
-    root = ElementTree.fromstring(chart[chart.index("<svg"):])
+    root = ElementTree.fromstring(chart[chart.index("<svg") :])
     _, _, width, height = map(float, root.get("viewBox").split())
     for mark in root.iter():
         x, y = float(mark.get("cx") or mark.get("x") or 0), float(mark.get("cy") or mark.get("y") or 0)

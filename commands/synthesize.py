@@ -1,0 +1,160 @@
+"""``rods synthesize``: one seed through the whole pipeline, for a person to watch; nothing is written to any log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from commands.config import ConfigError, RunConfig, load_config
+from environments.registry import load_tasks
+from schemas import make
+from schemas.codec import as_record
+from schemas.events import (
+    BoundaryDetected,
+    Completion,
+    Event,
+    Evidence,
+    SynthesisFailed,
+    SynthesisStage,
+    Task,
+    TaskSeeded,
+    TaskSynthesized,
+    Zone,
+)
+from synthesizer.backends import UnknownBackend, backend_named
+from synthesizer.book import TaskBook
+from synthesizer.llm.model import ModelRefused
+from synthesizer.llm.prompts import PromptMissing
+from synthesizer.pipeline import outcome_of
+
+RUN_ID = "synthesize"
+
+
+def show(seed: str, draw: int, file: Path | None, overrides: list[str], as_json: bool, console: Console) -> bool:
+    """Synthesize from one seed and print each stage as it ends; returns whether a task was admitted.
+
+    Raises:
+        ConfigError: unknown seed, backend or prompt folder, or an API key that is not set.
+    """
+    config = load_config(file, os.environ, overrides)
+    task = _task(seed, config)
+    say = Console(quiet=True) if as_json else console
+    say.print(_conversation(task, f"seed {task.task_id}, {task.category.value}"))
+    try:
+        events = asyncio.run(_synthesize(task, draw, config, say))
+    except (UnknownBackend, ModelRefused, PromptMissing) as error:
+        raise ConfigError(str(error)) from error
+    end = events[-1]
+    if as_json:
+        print(json.dumps(as_record(end), ensure_ascii=False))
+    else:
+        _print_end(end, console)
+    return isinstance(end, TaskSynthesized)
+
+
+def _task(seed: str, config: RunConfig) -> Task:
+    known = {task.task_id: task for task in load_tasks("all", config.tasks.environment)}
+    if seed not in known:
+        near = [task_id for task_id in known if seed in task_id][:5]
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise ConfigError(f"environment {config.tasks.environment} has no task {seed}{hint}")
+    return known[seed]
+
+
+async def _synthesize(task: Task, draw: int, config: RunConfig, say: Console) -> list[Event]:
+    backend = backend_named(config.synthesis, os.environ)
+    book = TaskBook(other for split in ("val", "test") for other in load_tasks(split, config.tasks.environment))
+    book.fold([make(TaskSeeded, RUN_ID, task=task, position=0)])
+    say.print(f"backend {backend.name}" + (f", prompts {backend.prompts_hash[:12]}" if backend.prompts_hash else ""))
+    try:
+        return await outcome_of(
+            _signal(task, draw), task, book, backend, config.synthesis, lambda note: _tell(note, say)
+        )
+    finally:
+        await backend.close()
+
+
+def _signal(task: Task, draw: int) -> BoundaryDetected:
+    evidence = Evidence(step=draw, num_rollouts=1, num_valid=1, mean=0.5, variance=0.25, phi=1.0, zone=Zone.BOUNDARY)
+    return make(
+        BoundaryDetected,
+        RUN_ID,
+        task_id=task.task_id,
+        category=task.category,
+        step=draw,
+        epoch=0,
+        evidence=evidence,
+        rank=0,
+        quota=1,
+        root_task_id=task.task_id,
+        generation=0,
+        policy_version=0,
+    )
+
+
+def _tell(note: object, say: Console) -> None:
+    """Print a completion or a stage as it comes."""
+    if isinstance(note, Completion):
+        head = f"  {note.role}: {note.num_prompt_tokens} + {note.num_completion_tokens} tokens, {note.latency_ms / 1000:.2f} s"
+        say.print(Text(head, style="dim"))
+        say.print(Text(f"    {(note.error or note.text).strip()[:1200]}", style="red" if note.error else "dim"))
+    elif isinstance(note, SynthesisStage):
+        mark, style = ("passed", "green") if note.passed else (note.failure or "no", "red")
+        say.print(
+            Text(f"attempt {note.attempt + 1} · {note.stage}: ", style="bold")
+            .append(mark, style=style)
+            .append(f"  {note.detail[:600]}" if note.detail else "", style="default")
+        )
+
+
+def _conversation(task: Task, title: str) -> Panel:
+    lines = Text()
+    for index, turn in enumerate(task.turns):
+        restored = f" [restores {', '.join(turn.restored_functions)}]" if turn.restored_functions else ""
+        lines.append(f"{index}  {turn.user_text}{restored}\n", style="bold")
+        for call in turn.ground_truth:
+            lines.append(f"     {call.name} {call.arguments_json}\n", style="cyan")
+        if not turn.ground_truth:
+            lines.append("     no call\n", style="dim")
+    return Panel(lines, title=title, title_align="left")
+
+
+def _print_end(end: TaskSynthesized | SynthesisFailed, console: Console) -> None:
+    if isinstance(end, SynthesisFailed):
+        console.print(
+            Text(f"no variant after {end.num_attempts} attempts: {end.failure.value}: {end.detail}", style="red")
+        )
+    else:
+        console.print(_conversation(end.task, f"variant {end.task.task_id}, admitted at attempt {end.num_attempts}"))
+        if end.variant_profile_json:
+            console.print(_profiles(json.loads(end.seed_profile_json), json.loads(end.variant_profile_json)))
+    if end.completions:
+        prompt, answer = (
+            sum(getattr(c, f"num_{kind}_tokens") for c in end.completions) for kind in ("prompt", "completion")
+        )
+        console.print(f"{len(end.completions)} questions, {prompt} prompt tokens, {answer} answered tokens")
+
+
+def _profiles(seed: dict, variant: dict) -> Table:
+    table = Table(title="structural profile", title_justify="left", box=None)
+    for heading in ("", "seed", "variant"):
+        table.add_column(heading)
+    for key in (
+        "calls_per_turn",
+        "functions",
+        "value_edges",
+        "state_edges",
+        "depth",
+        "num_cross_turn_edges",
+        "num_coreferences",
+        "num_writes",
+    ):
+        table.add_row(key, str(seed[key]), str(variant[key]))
+    return table
