@@ -102,7 +102,8 @@ def _signal(task: Task, draw: int) -> BoundaryDetected:
 def _tell(note: object, say: Console) -> None:
     """Print a completion or a stage as it comes."""
     if isinstance(note, Completion):
-        head = f"  {note.role}: {note.num_prompt_tokens} + {note.num_completion_tokens} tokens, {note.latency_ms / 1000:.2f} s"
+        tokens = f"{note.num_prompt_tokens} + {note.num_completion_tokens} tokens"
+        head = f"  {note.role}: {tokens}, {note.latency_ms / 1000:.2f} s"
         say.print(Text(head, style="dim"))
         say.print(Text(f"    {(note.error or note.text).strip()[:1200]}", style="red" if note.error else "dim"))
     elif isinstance(note, SynthesisStage):

@@ -1,8 +1,8 @@
 """Who answers for which partition of a topic: one process for all, or the members of a consumer group.
 
-What is open and what is done stands in the log itself; a group decides only who works on what, and its committed offsets
-say how far that work has come. A member consumes nothing through its group: its partitions are paused from the moment they
-are assigned, so a slow consumer is never thrown out and its back pressure is simply not to read.
+What is open and what is done stands in the log itself; a group decides only who works on what, and its committed
+offsets say how far that work has come. A member consumes nothing through its group: its partitions are paused from
+the moment they are assigned, so a slow consumer is never thrown out and its back pressure is simply not to read.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Membership:
     def commit(self, offsets: Mapping[int, int]) -> None:
         """Store how far the owned partitions are done; offsets that did not move are not sent.
 
-        A commit that the broker refuses (a rebalance is on its way) is left to the next one: the log, not the offset, says
-        what is done.
+        A commit that the broker refuses (a rebalance is on its way) is left to the next one: the log, not the offset,
+        says what is done.
         """
         moved = {
             number: offset

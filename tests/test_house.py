@@ -19,12 +19,14 @@ DOORS = {
 KEPT_BY = {
     "faust": {"streams/worker.py", "streams/embedded_broker.py"}, "mode": {"streams/worker.py"}, "deepspeed": {"trainer"},
     "torch": {"trainer", "commands/trainer.py"}, "transformers": {"trainer", "commands/trainer.py"}, "vllm": {"trainer", "synthesizer"},
-    "confluent_kafka": {"streams"}, "aiokafka": {"streams"}, "bfcl_eval": {"environments"},
+    "pyarrow": {"streams/arrow_tables.py", "streams/export.py", "streams/sql_views.py", "commands/tap.py"},
+    "duckdb": {"streams/sql_views.py", "commands/sql.py"}, "confluent_kafka": {"streams"}, "aiokafka": {"streams"}, "bfcl_eval": {"environments"},
 }
 PURE = (
     "schemas/catalogue.py", "schemas/identity.py", "streams/boundary.py", "streams/conservation.py", "streams/decide.py",
     "streams/lifecycle.py", "streams/pool.py", "streams/pool_config.py", "streams/rows.py", "streams/summary.py",
-    "streams/fork.py", "streams/measures.py", "streams/replay.py", "streams/rescore.py", "streams/series.py",
+    "streams/checkup.py", "streams/chronicle.py", "streams/event_values.py", "streams/explain.py", "streams/fork.py",
+    "streams/lineage.py", "streams/links.py", "streams/measures.py", "streams/replay.py", "streams/rescore.py", "streams/series.py",
     "streams/watchdog.py", "commands/charts.py", "commands/lineage_chart.py", "synthesizer/book.py", "trainer/advantage.py",
     "trainer/loss.py",
 )
