@@ -11,6 +11,7 @@ from trainer.hf_sampler import HFSampler
 from trainer.policy import Policy, load_policy
 from trainer.rollout_worker import HeldWeights
 from trainer.sampler import Sampler
+from trainer.serving_copy import write_serving_copy
 from trainer.template import Template
 from trainer.vllm_client import VllmClient
 from trainer.vllm_engine_sampler import VllmEngineSampler, vllm_engine
@@ -30,11 +31,11 @@ def served(config: RunConfig, template: Template, url: str) -> VllmServerSampler
     return VllmServerSampler(url, template, vllm.message_deadline_s, vllm.max_concurrency)
 
 
-def in_process(config: RunConfig, run_id: str, name: str, path: str, template: Template) -> VllmEngineSampler:
-    """vLLM in this process over a model folder."""
-    vllm = config.trainer.vllm
-    engine = vllm_engine(path, dict(vllm.engine))
-    return VllmEngineSampler(engine, template, scratch_folder(config, run_id, name), vllm.probe_tolerance)
+def in_process(config: RunConfig, run_id: str, name: str, policy: Policy) -> VllmEngineSampler:
+    """vLLM in this process, begun with the weights of a policy."""
+    vllm, folder = config.trainer.vllm, scratch_folder(config, run_id, name)
+    write_serving_copy(policy.model, folder, policy.tokenizer)
+    return VllmEngineSampler(vllm_engine(folder, dict(vllm.engine)), policy.template, folder, vllm.probe_tolerance)
 
 
 def server_syncs(config: RunConfig, run_id: str) -> tuple[WeightSync, ...]:
@@ -58,14 +59,13 @@ def server_syncs(config: RunConfig, run_id: str) -> tuple[WeightSync, ...]:
     )
 
 
-def of_trainer(config: RunConfig, run_id: str, folder: Path, path: str, policy: Policy) -> tuple[Sampler, tuple[WeightSync, ...]]:
+def of_trainer(config: RunConfig, run_id: str, folder: Path, policy: Policy) -> tuple[Sampler, tuple[WeightSync, ...]]:
     """What the trainer samples with (evaluations too), and where it brings weights to.
 
     Args:
         config: the run's settings.
         run_id: the run.
         folder: the run's folder.
-        path: folder or name of the model.
         policy: the model as the trainer holds it.
 
     Raises:
@@ -80,7 +80,7 @@ def of_trainer(config: RunConfig, run_id: str, folder: Path, path: str, policy: 
         root = Path(trainer.workers.weights_folder or folder / "weights")
         syncs = (FolderSync(root, policy.tokenizer, trainer.max_staleness + 2),)
     if trainer.sampler == "vllm_engine":
-        sampler = in_process(config, run_id, "trainer", path, policy.template)
+        sampler = in_process(config, run_id, "trainer", policy)
         return sampler, (*syncs, sampler)
     return HFSampler(policy.model, policy.template), syncs
 
@@ -114,7 +114,7 @@ def of_worker(config: RunConfig, run_id: str, worker: str, path: str, template: 
     if trainer.sampler == "hf":
         return FolderWeights(load_policy(path).model, template)
     if trainer.sampler == "vllm_engine":
-        return EngineWeights(in_process(config, run_id, worker, path, template))
+        return EngineWeights(in_process(config, run_id, worker, load_policy(path)))
     if not (url or trainer.vllm.urls):
         raise ConfigError("trainer.vllm.urls is empty: name the servers, or this worker's with --url")
     return ServerWeights(served(config, template, url or server_of(trainer.vllm.urls, worker)))

@@ -133,7 +133,7 @@ def work(context: ProcessContext) -> RunOutcome:
     own = SamplingFormat(first[0].template_hash, first[0].tokenizer_hash, first[0].tool_schema_hash)
     refuse_mismatch(own, heard.get(first[0].event_id, first[0]), "trainer")
     log.append([event for event in first if event.event_id not in heard])
-    sampler, syncs = of_trainer(config, run_id, context.folder.path, policy_folder(config), policy)
+    sampler, syncs = of_trainer(config, run_id, context.folder.path, policy)
     topics = LIVE_TOPICS if config.trainer.rollouts == "workers" else TOPICS
     setup = TrainerSetup(
         run_id=run_id, seed=config.run.seed, num_epochs=sum(stage.epochs for stage in config.stages),

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import takewhile
+from typing import NamedTuple
 
 from schemas.codec import HEADER_BYTES, MAGIC, decode
 from schemas.definitions import fingerprint_of, schema_of
@@ -26,8 +26,7 @@ ONE_BYTE = rb"[\x00-\x7f]"
 NUMBER = rb"[\x80-\xff]{0,7}[\x00-\x7f]"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupHead:
+class GroupHead(NamedTuple):
     """What the pool reads of a RolloutGroupCompleted; ``data`` holds the rest."""
 
     event_id: str
@@ -66,6 +65,7 @@ def head_of(data: bytes) -> Event | GroupHead:
     return decode(data)
 
 
+@lru_cache(maxsize=4096)
 def _number(data: bytes) -> int:
     """A zigzag number of variable length."""
     value = 0

@@ -63,10 +63,9 @@ def live_generated(pool: Pool) -> list[str]:
 def waiting(pool: Pool) -> list[PoolTask]:
     """Generated tasks that were neither injected nor retired, in no order that means anything."""
     injected = injected_in(pool)
-    return [
-        task for task_id, task in pool.generated.items()
-        if task_id not in injected and task_id not in pool.retired and task_id in pool.tasks
-    ]
+    free = [task_id for task_id in pool.generated if task_id not in injected and task_id not in pool.retired]
+    tasks = [pool.tasks[task_id] for task_id in free if task_id in pool.tasks]
+    return [task for task in tasks if task.origin is Origin.GENERATED]
 
 
 def queue_of(pool: Pool) -> list[str]:

@@ -67,7 +67,7 @@ class Pool:
         finished: whether the run ended for good.
         stages: StageStarted by first epoch.
         tasks: PoolTask by task id.
-        generated: the same of the generated ones alone.
+        generated: step of the signal by task id, generated tasks alone.
         observations: by task id, its evidence ordered by step.
         ended: group event_id by (step, task id), also of groups that are no observation.
         steps: event_id of StepCompleted by step.
@@ -168,7 +168,7 @@ def _(event: TaskSynthesized, pool: Pool) -> Pool:
         root_task_id=event.root_task_id, generation=event.generation, event_id=event.event_id,
     )
     return replace(
-        pool, tasks=pool.tasks.set(task.task_id, fact), generated=pool.generated.set(task.task_id, fact),
+        pool, tasks=pool.tasks.set(task.task_id, fact), generated=pool.generated.set(task.task_id, event.seed_step),
         answered=pool.answered.set(event.signal_id, task.task_id))
 
 

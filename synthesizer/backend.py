@@ -1,17 +1,19 @@
 """The port behind which variants are drafted: plan, execute and rewrite belong to a backend, the rest is shared.
 
 A backend turns a seed into a :class:`Draft` or says why not. Augmentation to the seed's category, gates, guards and
-the profile run outside, equally for every backend. A backend with a judge answers in ``review``.
+the profile run outside, equally for every backend. A backend with a judge answers in ``review``; one that learns from
+failures does so in ``learn``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from schemas.events import Task
 from synthesizer.execution import Trace
 from synthesizer.grounding import Position
+from synthesizer.notebook import Notebook
 from synthesizer.outcome import Failure
 
 
@@ -40,11 +42,13 @@ class Attempt:
         number: 0-based.
         seed: Integer that drives every draw of this attempt; equal for equal signal and number.
         history: Failures of the attempts before, in order, for feedback.
+        notebook: Where everything that happens is noted.
     """
 
     number: int
     seed: int
     history: tuple[Failure, ...] = ()
+    notebook: Notebook = field(default_factory=Notebook, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Draft:
             oddities (a deliberate negative result, an unexplained value) may recur in their place.
         missing: In a miss_param draft, where the value that was taken out of the text is used.
         changes: What was changed, in words, for the reader of a report.
+        narrative: The story behind it; empty if there is none.
     """
 
     task: Task
@@ -65,15 +70,31 @@ class Draft:
     keeps_structure: bool = False
     missing: tuple[Position, ...] = ()
     changes: tuple[str, ...] = ()
+    narrative: str = ""
 
 
 class Backend(Protocol):
-    """A way to draft variants. Must be deterministic in (seed, attempt) or say in its docs that it is not."""
+    """A way to draft variants. Must be deterministic in (seed, attempt) and in what its model answers.
+
+    Attributes:
+        name: As the settings name it.
+        is_sequential: Whether it waits for nothing: signals are then answered one after the other in log order,
+            which makes a run repeatable.
+        prompts_hash: SHA-256 over its prompt texts; empty without a model.
+    """
 
     name: str
+    is_sequential: bool
+    prompts_hash: str
 
-    def draft(self, seed: Seed, attempt: Attempt) -> Draft | Failure:
+    async def draft(self, seed: Seed, attempt: Attempt) -> Draft | Failure:
         """Plan, execute and rewrite one candidate."""
 
-    def review(self, seed: Seed, draft: Draft, attempt: Attempt) -> Draft | Failure:
+    async def review(self, seed: Seed, draft: Draft, attempt: Attempt) -> Draft | Failure:
         """Judge a candidate that passed gates and guards: the same draft, a refined one, or a refusal."""
+
+    async def learn(self, seed: Seed, attempt: Attempt, failure: Failure) -> None:
+        """Hear why an attempt failed, before the next one."""
+
+    async def close(self) -> None:
+        """Let go of connections."""

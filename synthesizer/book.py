@@ -26,7 +26,7 @@ class TaskBook:
         self.generations: dict[str, int] = {}
         self.fingerprints: dict[str, str] = {}
         self._families: dict[str, list[str]] = {}
-        self._signals: dict[str, BoundaryDetected] = {}
+        self._open: dict[str, BoundaryDetected] = {}
         self._answered: set[str] = set()
 
     def fold(self, events: Iterable[Event]) -> None:
@@ -37,11 +37,15 @@ class TaskBook:
                     self._add(event.task, event.task.task_id, 0)
                 case TaskSynthesized():
                     self._add(event.task, event.root_task_id, event.generation)
-                    self._answered.add(event.signal_id)
+                    self._close(event.signal_id)
                 case SynthesisFailed():
-                    self._answered.add(event.signal_id)
-                case BoundaryDetected():
-                    self._signals.setdefault(event.signal_id, event)
+                    self._close(event.signal_id)
+                case BoundaryDetected() if event.signal_id not in self._answered:
+                    self._open.setdefault(event.signal_id, event)
+
+    def _close(self, signal_id: str) -> None:
+        self._answered.add(signal_id)
+        self._open.pop(signal_id, None)
 
     def _add(self, task: Task, root: str, generation: int) -> None:
         if task.task_id in self.tasks:
@@ -60,13 +64,15 @@ class TaskBook:
         """Whether the signal's terminal event is known."""
         return signal_id in self._answered
 
+    @property
+    def num_answered(self) -> int:
+        """Signals whose terminal event is known."""
+        return len(self._answered)
+
     def open_signals(self) -> tuple[BoundaryDetected, ...]:
         """Signals without a terminal event whose seed is known, in log order."""
-        return tuple(signal for signal in self._unanswered() if signal.task_id in self.tasks)
+        return tuple(signal for signal in self._open.values() if signal.task_id in self.tasks)
 
     def waiting_signals(self) -> tuple[BoundaryDetected, ...]:
         """Signals without a terminal event whose seed has not been heard of yet, in log order."""
-        return tuple(signal for signal in self._unanswered() if signal.task_id not in self.tasks)
-
-    def _unanswered(self) -> list[BoundaryDetected]:
-        return [signal for signal_id, signal in self._signals.items() if signal_id not in self._answered]
+        return tuple(signal for signal in self._open.values() if signal.task_id not in self.tasks)

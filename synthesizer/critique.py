@@ -12,7 +12,7 @@ from synthesizer.config import ProfileMode, SynthesisConfig
 from synthesizer.execution import failures_of, trace_of
 from synthesizer.grounding import ungrounded
 from synthesizer.outcome import Failure
-from synthesizer.profile import compared, profile_of
+from synthesizer.profile import compared, profile_of, within_plan
 
 
 def refusal(
@@ -36,13 +36,19 @@ def _gates(environment: Environment, seed: Seed, draft: Draft, config: Synthesis
     )
 
 
+def twin(seed: Seed, draft: Draft, book: TaskBook, config: SynthesisConfig) -> Failure | None:
+    """The guard against doubles; asked once more when a judge took its time and others were admitted meanwhile."""
+    return guards.duplicate(draft.task, book.fingerprints) or guards.near_duplicate(
+        draft.task, book.family(seed.root_task_id), config.near_duplicate_frac
+    )
+
+
 def _guards(
     environment: Environment, seed: Seed, draft: Draft, book: TaskBook, config: SynthesisConfig
 ) -> Failure | None:
     return (
         guards.leakage(draft.task, book.held_out_configs, book.held_out_truths)
-        or guards.duplicate(draft.task, book.fingerprints)
-        or guards.near_duplicate(draft.task, book.family(seed.root_task_id), config.near_duplicate_frac)
+        or twin(seed, draft, book, config)
         or _provenance(environment, seed, draft)
         or _genuineness(environment, seed, draft)
     )
@@ -70,4 +76,7 @@ def _genuineness(environment: Environment, seed: Seed, draft: Draft) -> Failure 
 def _profile(environment: Environment, seed: Seed, draft: Draft, config: SynthesisConfig) -> Failure | None:
     if config.profile_mode is not ProfileMode.ENFORCE:
         return None
-    return compared(profile_of(environment, seed.task), profile_of(environment, draft.task), config)
+    wanted = profile_of(environment, seed.task)
+    if not draft.keeps_structure:
+        wanted = within_plan(wanted, config)
+    return compared(wanted, profile_of(environment, draft.task), config)

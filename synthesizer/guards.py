@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from environments.interface import ToolSchema
 from schemas.events import SynthesisFailure, Task
@@ -77,6 +78,7 @@ def similarity(left: Task, right: Task) -> float:
     return len(first & second) / max(1, len(first | second))
 
 
+@lru_cache(maxsize=4096)
 def _features(task: Task) -> frozenset[str]:
     found = set()
     for index, turn in enumerate(task.turns):

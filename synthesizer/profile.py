@@ -7,11 +7,12 @@ The method names these features but publishes no extractor or distance; both are
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 from environments.interface import Environment
-from schemas.events import SynthesisFailure, Task
+from schemas.events import Category, SynthesisFailure, Task
 from synthesizer.config import SynthesisConfig
 from synthesizer.execution import Step, executed, trace_of
 from synthesizer.grounding import in_text
@@ -151,6 +152,25 @@ def _num_coreferences(task: Task, steps: tuple[Step, ...]) -> int:
             ):
                 turns.add(step.turn)
     return len(turns)
+
+
+def plan_shape(category: str, calls_per_turn: Sequence[int], config: SynthesisConfig) -> tuple[int, ...]:
+    """Calls of each turn that a plan for such a seed must have: turns with calls only, clipped to what a plan may hold.
+
+    Categories that add a turn to the plan leave one turn free.
+    """
+    longest = config.max_plan_turns - (category in (Category.MISS_FUNC, Category.MISS_PARAM))
+    executable = [num for num in calls_per_turn if num]
+    return tuple(min(num, config.max_plan_calls) for num in executable[: max(1, longest)])
+
+
+def within_plan(seed: Profile, config: SynthesisConfig) -> Profile:
+    """The profile that a planned variant of this seed can have at most; equal to the seed's for most seeds."""
+    calls = plan_shape(seed.category, seed.calls_per_turn, config)
+    if calls == tuple(num for num in seed.calls_per_turn if num):
+        return seed
+    num_writes = round(seed.num_writes * sum(calls) / max(1, seed.num_calls))
+    return replace(seed, calls_per_turn=calls, depth=min(seed.depth, sum(calls)), num_writes=num_writes)
 
 
 def differences(seed: Profile, variant: Profile, config: SynthesisConfig) -> tuple[str, ...]:

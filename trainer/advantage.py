@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 EPSILON = 1e-6
+TOLERANCE = 1e-9
+"""Rewards this close are equal: rewards of this method differ by 1e-3 or more, roundings by 1e-16."""
 
 
 def group_advantages(
-    rewards_G: Sequence[float | None], *, normalise_std: bool = True, leave_one_out: bool = False
+    rewards_G: Sequence[float | None], *, normalise_std: bool = True, leave_one_out: bool = False,
+    tolerance: float = TOLERANCE,
 ) -> np.ndarray:
     """Group-relative advantages, shape (G,), float64 (GRPO, Shao et al. 2024; leave-one-out: Ahmadian et al. 2024).
 
     A_k = (R_k - mean) / (std + 1e-6) with the unbiased standard deviation; with ``leave_one_out`` the mean is
     that of the other rollouts. Invalid rewards (None, NaN, infinite) are left out of the statistics and get
-    advantage 0. A group whose valid rewards are all equal gets exactly 0; a single valid reward has mean 0
-    and std 1.
+    advantage 0. A group whose valid rewards are all equal, within ``tolerance``, gets exactly 0; a single valid
+    reward has mean 0 and std 1.
 
     >>> group_advantages([0, .5, .5, 1]).round(4).tolist()
     [-1.2247, 0.0, 0.0, 1.2247]
@@ -32,7 +36,7 @@ def group_advantages(
     advantages_G = np.zeros(len(rewards))
     if len(valid) == 1:
         advantages_G[valid_G] = valid / (1 + EPSILON) if normalise_std else valid
-    elif len(valid) and valid.max() > valid.min():
+    elif spread(valid) > tolerance:
         centred = valid - valid.mean()
         if leave_one_out:
             centred *= len(valid) / (len(valid) - 1)
@@ -40,11 +44,44 @@ def group_advantages(
     return advantages_G
 
 
-def has_no_signal(rewards_G: Sequence[float | None]) -> bool:
-    """Whether a group has zero variance, so that every advantage is 0; a single valid reward still counts as one."""
+@dataclass(frozen=True)
+class GroupStatistics:
+    """Statistics of the valid rewards of a group.
+
+    Attributes:
+        num_valid: Rewards that are there and finite.
+        mean: Their mean; NaN of none.
+        variance: Their unbiased variance; 0 of fewer than two.
+        has_signal: Whether an advantage may differ from 0: valid rewards that are not all equal, or a single one.
+    """
+
+    num_valid: int
+    mean: float
+    variance: float
+    has_signal: bool
+
+
+def group_statistics(rewards_G: Sequence[float | None], tolerance: float = TOLERANCE) -> GroupStatistics:
+    """Statistics of a group; what is missing, NaN or infinite is left out.
+
+    >>> group_statistics([1, 0, 0, 0, None])
+    GroupStatistics(num_valid=4, mean=0.25, variance=0.25, has_signal=True)
+    """
     rewards = as_rewards(rewards_G)
     valid = rewards[np.isfinite(rewards)]
-    return len(valid) != 1 and (len(valid) == 0 or bool(valid.max() == valid.min()))
+    mean = float(valid.mean()) if len(valid) else float("nan")
+    variance = float(valid.var(ddof=1)) if len(valid) > 1 else 0.0
+    return GroupStatistics(len(valid), mean, variance, len(valid) == 1 or spread(valid) > tolerance)
+
+
+def has_no_signal(rewards_G: Sequence[float | None], tolerance: float = TOLERANCE) -> bool:
+    """Whether a group has zero variance, so that every advantage is 0; a single valid reward still counts as one."""
+    return not group_statistics(rewards_G, tolerance).has_signal
+
+
+def spread(valid: np.ndarray) -> float:
+    """Largest less smallest reward; 0 of none."""
+    return float(valid.max() - valid.min()) if len(valid) else 0.0
 
 
 def as_rewards(rewards_G: Sequence[float | None]) -> np.ndarray:

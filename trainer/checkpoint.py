@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 MARKER = "COMPLETE"
+PINNED = "PINNED"
 STATE = "training_state.pt"
 ANNOUNCEMENT = "step_completed.avro"
 NAME = re.compile(r"step-(\d{6,})")
@@ -51,7 +52,7 @@ def checkpoint_name(step: int) -> str:
 
 def write_checkpoint(
     root: Path, step: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
-    state: Mapping[str, object], announcement: bytes, keep_last: int,
+    state: Mapping[str, object], announcement: bytes, keep_last: int, keep_step: int | None = None,
 ) -> Checkpoint:
     """Write the checkpoint of a step, then delete the oldest complete ones.
 
@@ -63,6 +64,7 @@ def write_checkpoint(
         state: what the next update depends on: tensors, numbers, strings and containers of them.
         announcement: encoded event of the step, so that a restart can still send it; may be empty.
         keep_last: complete checkpoints to keep besides that of step 0, at least 1.
+        keep_step: a step whose checkpoint is kept as well, as a rule the best one.
     """
     root.mkdir(parents=True, exist_ok=True)
     path, draft = root / checkpoint_name(step), root / f".draft-{checkpoint_name(step)}"
@@ -82,7 +84,7 @@ def write_checkpoint(
     os.rename(draft, path)
     _flush(root)
     _mark_complete(path, sizes)
-    keep_newest(root, keep_last)
+    keep_newest(root, keep_last, keep_step)
     return Checkpoint(path, step)
 
 
@@ -130,11 +132,27 @@ def latest_complete(root: Path) -> Checkpoint | None:
     return found[-1] if found else None
 
 
-def keep_newest(root: Path, num_kept: int) -> None:
-    """Delete all complete checkpoints but the newest ``num_kept`` and that of step 0, from which a run is replayed."""
+def keep_newest(root: Path, num_kept: int, keep_step: int | None = None) -> None:
+    """Delete all complete checkpoints but the newest ``num_kept``, that of ``keep_step``, and those a replay starts from:
+    step 0 and pinned ones."""
     for checkpoint in complete_checkpoints(root)[:-max(1, num_kept)]:
-        if checkpoint.step:
+        if checkpoint.step not in (0, keep_step) and not (checkpoint.path / PINNED).exists():
             _remove(checkpoint.path)
+
+
+def best_step(rewards: Mapping[int, float]) -> int | None:
+    """The step with the highest held-out reward, the first of equal ones; the untrained policy of step 0 never counts.
+
+    >>> best_step({0: 0.9, 10: 0.4, 20: 0.6, 30: 0.6}), best_step({0: 0.9})
+    (20, None)
+    """
+    trained = {step: reward for step, reward in rewards.items() if step and reward == reward}
+    return min(trained, key=lambda step: (-trained[step], step)) if trained else None
+
+
+def pin(checkpoint: Checkpoint) -> None:
+    """Keep a checkpoint for ever."""
+    (checkpoint.path / PINNED).touch()
 
 
 def load_weights(checkpoint: Checkpoint, model: PreTrainedModel) -> None:

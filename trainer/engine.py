@@ -79,3 +79,7 @@ class Engine(Protocol):
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue from a state; weights are loaded into :attr:`model`."""
         ...
+
+    def close(self) -> None:
+        """Let go of other processes; the engine is not used afterwards."""
+        ...

@@ -23,11 +23,12 @@ class EpisodeMaker:
 
     Args:
         parser_name: how messages are read; a template names its own as ``template.parser``.
-        options: switches of :class:`environments.episode.Episode`.
+        kind: class of the episodes; ``OfficialEpisode`` plays by the leaderboard's rules.
+        options: switches of that class.
     """
 
-    def __init__(self, parser_name: str, **options: object) -> None:
-        self._parser = parser(parser_name)
+    def __init__(self, parser_name: str, kind: type[Episode] = Episode, **options: object) -> None:
+        self._parser, self._kind = parser(parser_name), kind
         self._options = options
 
     def __call__(self, task: Task) -> Episode:
@@ -39,6 +40,6 @@ class EpisodeMaker:
         """
         world = environment(task.environment)
         try:
-            return Episode(world, task, self._parser, Reference.of(world, task), **self._options)
+            return self._kind(world, task, self._parser, Reference.of(world, task), **self._options)
         except CALL_FAILURES as error:
             raise UnplayableTask(f"task {task.task_id}: cannot start: {type(error).__name__}: {error}") from error

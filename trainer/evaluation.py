@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from environments.episode import Episode
+from environments.evaluation import OfficialEpisode
 from schemas import make
 from schemas.events import EvaluationCompleted, Task
-from trainer.episodes import NewEpisode
+from trainer.episodes import EpisodeMaker, NewEpisode, UnplayableTask
+from trainer.measures import Played
 from trainer.sampler import OnProgress, Rollout, RolloutRequest, Sampler, SamplingParams
+
+PROFILES: dict[str, type[Episode]] = {"progress": Episode, "bfcl": OfficialEpisode}
+"""Rules of play by name: the turn protocol of training, or that of the BFCL leaderboard."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,48 @@ def evaluate(
         num_tasks=len(suite.tasks), num_rollouts=suite.num_rollouts, mean_reward=float(np.mean(rewards)),
         accuracy=float(np.mean([_is_solved(rollout) for rollout in rollouts])), by_category=_means(categories, rewards),
     )
+
+
+def episodes_of(profile: str, parser_name: str) -> NewEpisode:
+    """Fresh episodes under a profile."""
+    return EpisodeMaker(parser_name, PROFILES[profile])
+
+
+def play(
+    suite: Suite, sampler: Sampler, params: SamplingParams, new_episode: NewEpisode, at_once: int = 64,
+    on_progress: OnProgress | None = None,
+) -> list[Played]:
+    """Play a suite outside of a run; a rollout's random numbers depend on seed, task and number alone.
+
+    Args:
+        suite: what to play.
+        sampler: who plays.
+        params: how to sample.
+        new_episode: a fresh episode of a task.
+        at_once: most rollouts in one call of the sampler.
+        on_progress: told how many rollouts have ended.
+    """
+    found: dict[tuple[str, int], Played] = {}
+    waiting: list[RolloutRequest] = []
+    wanted = [(task, index) for task in suite.tasks for index in range(suite.num_rollouts)]
+    for number, (task, index) in enumerate(wanted, 1):
+        try:
+            key = ("evaluation", suite.name, task.task_id, index)
+            waiting.append(RolloutRequest(task, new_episode(task), index, key))
+        except UnplayableTask as error:
+            found[task.task_id, index] = Played(task.task_id, task.category.value, 0.0, False, error=str(error))
+        if waiting and (len(waiting) == at_once or number == len(wanted)):
+            rollouts = sampler.rollout(waiting, params)
+            found |= {(r.task_id, r.rollout_index): _played(q.task, r) for q, r in zip(waiting, rollouts, strict=True)}
+            waiting = []
+            if on_progress is not None:
+                on_progress(len(found), len(wanted))
+    return [found[task.task_id, index] for task, index in wanted]
+
+
+def _played(task: Task, rollout: Rollout) -> Played:
+    return Played(task.task_id, task.category.value, _reward(rollout), _is_solved(rollout),
+                  rollout.episode.turn_actions, rollout.error)
 
 
 def _reward(rollout: Rollout) -> float:

@@ -19,7 +19,7 @@ from schemas.events import FinishReason
 from trainer.causal_lm import CausalLM, halves
 from trainer.grouped_attention import use_grouped_attention
 from trainer.kv_cache import BufferedCache
-from trainer.sampler import OnProgress, Rollout, RolloutRequest, SamplingParams
+from trainer.sampler import OnProgress, OnRollout, Rollout, RolloutRequest, SamplingParams
 from trainer.template import Template
 from trainer.token_choice import choose, uniforms
 
@@ -36,7 +36,8 @@ class HFSampler:
         self._template = template
 
     def rollout(
-        self, requests: Sequence[RolloutRequest], params: SamplingParams, on_progress: OnProgress | None = None
+        self, requests: Sequence[RolloutRequest], params: SamplingParams, on_progress: OnProgress | None = None,
+        on_rollout: OnRollout | None = None,
     ) -> list[Rollout]:
         """Play every request to its end; results in the order of the requests.
 
@@ -51,7 +52,15 @@ class HFSampler:
                 batch.advance()
                 if on_progress is not None and batch.num_live < num_before:
                     on_progress(len(requests) - batch.num_live, len(requests))
+                _hand_on(batch, on_rollout)
+        _hand_on(batch, on_rollout)
         return batch.rollouts()
+
+
+def _hand_on(batch: _Batch, on_rollout: OnRollout | None) -> None:
+    for i in batch.take_ended():
+        if on_rollout is not None:
+            on_rollout(batch.rollout(i))
 
 
 class _Batch:
@@ -74,6 +83,7 @@ class _Batch:
         self._cache = BufferedCache(policy.model.config, self._limit)
         self._position = 0
         self._order = np.array([i for i in range(len(requests)) if self._open(i)], np.int64)
+        self._ended = sorted(set(range(len(requests))) - set(self._order.tolist()))
         self.num_live = len(self._order)
 
     def _open(self, i: int) -> bool:
@@ -148,16 +158,23 @@ class _Batch:
 
     def _drop(self, slot: int) -> None:
         last = self.num_live - 1
+        self._ended.append(int(self._order[slot]))
         if slot != last:
             self._cache.move_row(last, slot)
             self._order[slot] = self._order[last]
         self.num_live = last
 
+    def take_ended(self) -> list[int]:
+        """Requests that have ended since the last time, in the order in which they did."""
+        ended, self._ended = self._ended, []
+        return ended
+
     def rollouts(self) -> list[Rollout]:
         """What was played, in the order of the requests."""
-        return [self._rollout(i) for i in range(len(self._requests))]
+        return [self.rollout(i) for i in range(len(self._requests))]
 
-    def _rollout(self, i: int) -> Rollout:
+    def rollout(self, i: int) -> Rollout:
+        """What was played for one request."""
         request, end = self._requests[i], int(self._num_known[i])
         return Rollout(
             task_id=request.task.task_id, rollout_index=request.rollout_index,

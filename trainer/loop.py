@@ -2,7 +2,8 @@
 
 Rollouts are in the log before the update and the update is made from the log, so a restart goes the same way:
 from the last complete checkpoint it learns the recorded steps again without playing, compares every digest with
-the one in the log, and goes on. Steps count from 1; step 0 stands for the weights the run started from.
+the one in the log, and goes on. Steps count from 1; step 0 stands for the weights the run started from. Where workers
+play, the trainer waits for their groups instead (``trainer.collect``); nothing else differs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from trainer.checkpoint import (
     load_weights,
     write_checkpoint,
 )
+from trainer.collect import collect, health, left_in, sync_weights
 from trainer.engine import UpdateBatch
 from trainer.evaluation import evaluate
 from trainer.rollouts import batch_metrics, groups_of, play_batch, update_batch_from_events
@@ -36,12 +38,14 @@ def train(setup: TrainerSetup) -> RunOutcome:
 
     Raises:
         DigestMismatch: a recorded step cannot be repeated.
-        NothingCame: no plan came within the patience.
+        NothingCame: no plan, or no group of a worker, came within the patience.
+        WeightSyncFailed: a version of the weights did not get to where it is sampled from.
     """
     view = RunView()
     view.hear(setup.reader.catch_up())
     step = _restore(setup, view)
     while not view.is_finished:
+        sync_weights(setup, view, step)
         done = view.steps.get(step)
         is_last = done is not None and done.is_last_of_epoch and done.epoch >= setup.num_epochs - 1
         _evaluate_if_due(setup, view, step, is_last)
@@ -55,7 +59,10 @@ def train(setup: TrainerSetup) -> RunOutcome:
             return RunOutcome.INTERRUPTED
         started_s = time.perf_counter()
         groups = _rollouts(setup, view, plan)
+        if groups is None:
+            return RunOutcome.INTERRUPTED
         played_s = time.perf_counter()
+        groups = left_in(setup, view, groups)
         batch, metrics = _learn(setup, view, plan, groups)
         timings_ms = {"rollout": 1e3 * (played_s - started_s), "update": 1e3 * (time.perf_counter() - played_s)}
         _complete(setup, view, plan, groups, batch, metrics, timings_ms)
@@ -95,17 +102,22 @@ def _next_plan(setup: TrainerSetup, view: RunView, step: int) -> BatchPlanned | 
     return None
 
 
-def _rollouts(setup: TrainerSetup, view: RunView, plan: BatchPlanned) -> list[RolloutGroupCompleted]:
-    """The groups of a batch: out of the log if all are there, else played and recorded, bodies first."""
+def _rollouts(setup: TrainerSetup, view: RunView, plan: BatchPlanned) -> list[RolloutGroupCompleted] | None:
+    """The groups of a batch: out of the log if all are there, else played and recorded, bodies first.
+
+    Where workers play, those they write; ``None`` if asked to stop while waiting for them.
+    """
     recorded = view.recorded_groups(plan)
     if recorded is not None:
         return recorded
     if plan.step in view.steps:
         raise LogGap(f"step {plan.step} is completed in the log but its rollouts are not all there; restore the log "
                      "from the archive")
+    if setup.config.rollouts == "workers":
+        return collect(setup, view, plan)
     trajectories = play_batch(
         plan, view.tasks, setup.config.group_size, setup.sampler, setup.sampling, setup.new_episode,
-        lambda finished, total: setup.on_progress("rollouts", finished, total),
+        lambda finished, total: setup.on_progress("rollouts", finished, total), setup.by(plan.step - 1),
     )
     setup.log.append([body for body in trajectories if body.trajectory_id not in view.trajectories])
     view.hear(trajectories)
@@ -124,7 +136,9 @@ def _learn(
         plan.step, groups, view.trajectories, view.reward_of(plan.epoch, config.reward),
         normalise_std=config.normalise_std, leave_one_out=config.leave_one_out,
     )
-    return batch, {**batch_metrics(groups, view.trajectories), **setup.engine.update(batch)}
+    metrics = {**batch_metrics(groups, view.trajectories), **setup.engine.update(batch)}
+    metrics |= health(setup, view, plan, groups, metrics)
+    return batch, metrics
 
 
 def _complete(

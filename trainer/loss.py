@@ -60,19 +60,48 @@ def k3_divergence(logprobs_N: torch.Tensor, reference_N: torch.Tensor) -> torch.
     return (d_N.exp() - d_N - 1).clamp(max=LARGEST_KL)
 
 
-def token_weights(num_tokens_B: Sequence[int], aggregation: LossAggregation) -> list[float]:
+def k1_divergence(logprobs_N: torch.Tensor, reference_N: torch.Tensor) -> torch.Tensor:
+    """The k1 estimate of KL(policy || reference): log policy - log ref (Schulman 2020); single values may be negative.
+
+    The difference is held within 20.
+
+    >>> k1_divergence(torch.tensor([0.0, -1.0]), torch.tensor([-0.5, 0.0]))
+    tensor([ 0.5000, -1.0000])
+    """
+    return (logprobs_N - reference_N).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+
+
+def truncated_importance(own_N: torch.Tensor, sampled_N: torch.Tensor, cap: float) -> torch.Tensor:
+    """Trainer over sampler probability of each token, at most ``cap``: the weight that makes up for a sampler of
+    other numbers or older weights (truncated importance sampling, Ionides 2008; for RL samplers Yao et al. 2025).
+
+    >>> truncated_importance(torch.tensor([0.0, 0.0, -1.0]), torch.tensor([0.0, -9.0, 0.0]), 2.0)
+    tensor([1.0000, 2.0000, 0.3679])
+    """
+    return (own_N - sampled_N).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp().clamp(max=cap)
+
+
+def token_weights(
+    num_tokens_B: Sequence[int], aggregation: LossAggregation, constant_tokens: int = 1
+) -> list[float]:
     """Weight of each token of sequence b, so that the loss is the weighted sum over all trained tokens.
 
     Args:
         num_tokens_B: trained tokens of every sequence of the minibatch; sequences without any don't count.
-        aggregation: over tokens, or over tokens of a sequence and then over sequences.
+        aggregation: over tokens; over tokens of a sequence and then over sequences; or by a constant, so that
+            neither length nor reward changes the weight of a token (Dr. GRPO, Liu et al. 2025).
+        constant_tokens: what a sequence counts as under the last one, tokens.
 
     >>> token_weights([1, 3], LossAggregation.TOKEN_MEAN)
     [0.25, 0.25]
     >>> token_weights([1, 2], LossAggregation.SEQ_MEAN_TOKEN_MEAN)
     [0.5, 0.25]
+    >>> token_weights([1, 2], LossAggregation.CONSTANT, 5)
+    [0.1, 0.1]
     """
     if aggregation is LossAggregation.TOKEN_MEAN:
         return [1.0 / max(1, sum(num_tokens_B))] * len(num_tokens_B)
     num_sequences = sum(1 for num_tokens in num_tokens_B if num_tokens)
+    if aggregation is LossAggregation.CONSTANT:
+        return [1.0 / max(1, num_sequences * constant_tokens)] * len(num_tokens_B)
     return [1.0 / (num_sequences * num_tokens) if num_tokens else 0.0 for num_tokens in num_tokens_B]

@@ -6,7 +6,8 @@ a batch are a function of weights, seed, step and tasks: playing a batch again g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,19 +20,38 @@ from schemas.events import (
     RolloutGroupCompleted,
     Task,
     TrajectoryRecorded,
+    VersionSpan,
 )
 from schemas.packed import pack_ids, pack_logprobs, pack_mask, unpack_ids, unpack_logprobs, unpack_mask
 from trainer.advantage import as_rewards, group_advantages, has_no_signal
 from trainer.engine import TrainedSequence, UpdateBatch
 from trainer.episodes import NewEpisode, UnplayableTask
 from trainer.sampler import OnProgress, Rollout, RolloutRequest, Sampler, SamplingParams
+from trainer.staleness import staleness
 
-FIRST_ATTEMPT = 0
+
+@dataclass(frozen=True, slots=True)
+class PlayedBy:
+    """Who played rollouts, and under what.
+
+    Attributes:
+        policy_version: Updates applied to the weights, where the sampler does not say it for each token.
+        attempt: 0 for the first try at a group.
+        worker: Name of the rollout worker; empty for the trainer itself.
+        format_hash: Hash of template, tokenizer and tool schemas.
+        sampling_json: Sampling parameters and stop ids as canonical JSON.
+    """
+
+    policy_version: int
+    attempt: int = 0
+    worker: str = ""
+    format_hash: str = ""
+    sampling_json: str = ""
 
 
 def play_batch(
     plan: BatchPlanned, tasks: Mapping[str, Task], group_size: int, sampler: Sampler, params: SamplingParams,
-    new_episode: NewEpisode, on_progress: OnProgress | None = None,
+    new_episode: NewEpisode, on_progress: OnProgress | None = None, by: PlayedBy | None = None,
 ) -> list[TrajectoryRecorded]:
     """Play K rollouts of every task of a batch in one go; bodies in plan order, then rollout order.
 
@@ -43,10 +63,25 @@ def play_batch(
         params: how to sample.
         new_episode: a fresh episode of a task.
         on_progress: told how many rollouts have ended.
+        by: what is recorded of who plays; the policy after the step before if not given.
     """
+    by = by or PlayedBy(plan.step - 1)
+    requests, unplayable = requests_for(plan, plan.task_ids, tasks, group_size, new_episode)
+    played = {(r.task_id, r.rollout_index): r for r in sampler.rollout(requests, params, on_progress)}
+    return [
+        unplayed(plan, tasks[task_id], index, unplayable[task_id], by) if task_id in unplayable
+        else trajectory_of(plan, played[task_id, index], by)
+        for task_id in plan.task_ids for index in range(group_size)
+    ]
+
+
+def requests_for(
+    plan: BatchPlanned, task_ids: Iterable[str], tasks: Mapping[str, Task], group_size: int, new_episode: NewEpisode
+) -> tuple[list[RolloutRequest], dict[str, str]]:
+    """K requests for each of some tasks of a batch, and what is wrong with the tasks that cannot start."""
     requests: list[RolloutRequest] = []
     unplayable: dict[str, str] = {}
-    for task_id in plan.task_ids:
+    for task_id in task_ids:
         try:
             episodes = [new_episode(tasks[task_id]) for _ in range(group_size)]
         except UnplayableTask as error:
@@ -56,40 +91,39 @@ def play_batch(
             RolloutRequest(tasks[task_id], episode, index, (plan.step, task_id, index))
             for index, episode in enumerate(episodes)
         ]
-    played = {(r.task_id, r.rollout_index): r for r in sampler.rollout(requests, params, on_progress)}
-    return [
-        _unplayed(plan, tasks[task_id], index, unplayable[task_id]) if task_id in unplayable
-        else trajectory_of(plan, played[task_id, index])
-        for task_id in plan.task_ids for index in range(group_size)
-    ]
+    return requests, unplayable
 
 
-def _unplayed(plan: BatchPlanned, task: Task, index: int, detail: str) -> TrajectoryRecorded:
-    """The event of a rollout whose episode cannot even start: invalid, without tokens."""
+def unplayed(plan: BatchPlanned, task: Task, index: int, detail: str, by: PlayedBy) -> TrajectoryRecorded:
+    """The event of a rollout that never was: invalid, without tokens."""
     return make(
         TrajectoryRecorded, plan.run_id, caused_by=plan.event_id, task_id=task.task_id, step=plan.step,
-        group_id=_group_id(plan, task.task_id), rollout_index=index, policy_version=plan.step - 1, token_ids=b"",
-        logprobs=b"", mask=b"", messages=(), turn_verdicts=(0,) * len(task.turns), reward=None, format_reward=None,
-        finish_reason=FinishReason.ERROR, detail=detail,
+        attempt=by.attempt, group_id=_group_id(plan, task.task_id, by.attempt), rollout_index=index,
+        policy_version=by.policy_version, token_ids=b"", logprobs=b"", mask=b"", messages=(),
+        turn_verdicts=(0,) * len(task.turns), reward=None, format_reward=None, finish_reason=FinishReason.ERROR,
+        detail=detail, worker=by.worker, format_hash=by.format_hash, sampling_json=by.sampling_json,
     )
 
 
-def _group_id(plan: BatchPlanned, task_id: str) -> str:
-    return event_id(plan.run_id, "RolloutGroupCompleted", plan.step, task_id, FIRST_ATTEMPT)
+def _group_id(plan: BatchPlanned, task_id: str, attempt: int) -> str:
+    return event_id(plan.run_id, "RolloutGroupCompleted", plan.step, task_id, attempt)
 
 
-def trajectory_of(plan: BatchPlanned, rollout: Rollout) -> TrajectoryRecorded:
-    """The event of one rollout. It was sampled by the policy after the step before."""
+def trajectory_of(plan: BatchPlanned, rollout: Rollout, by: PlayedBy) -> TrajectoryRecorded:
+    """The event of one rollout."""
     episode = rollout.episode
     is_valid = not rollout.error
+    versions = [version for _, version in rollout.version_spans] or [by.policy_version]
+    spans = tuple(VersionSpan(first_token=first, policy_version=version) for first, version in rollout.version_spans)
     return make(
         TrajectoryRecorded, plan.run_id, caused_by=plan.event_id, task_id=rollout.task_id, step=plan.step,
-        group_id=_group_id(plan, rollout.task_id),
-        rollout_index=rollout.rollout_index, policy_version=plan.step - 1, token_ids=pack_ids(rollout.token_ids),
+        attempt=by.attempt, group_id=_group_id(plan, rollout.task_id, by.attempt),
+        rollout_index=rollout.rollout_index, policy_version=min(versions), token_ids=pack_ids(rollout.token_ids),
         logprobs=pack_logprobs(rollout.logprobs), mask=pack_mask(rollout.mask), messages=episode.messages,
         turn_verdicts=episode.turn_verdicts, reward=_finite(episode.reward) if is_valid else None,
         format_reward=_finite(episode.format_reward) if is_valid else None, finish_reason=episode.finish_reason,
-        detail=rollout.error,
+        detail=rollout.error, version_spans=spans if len(spans) > 1 else (), worker=by.worker,
+        format_hash=by.format_hash, sampling_json=by.sampling_json,
     )
 
 
@@ -107,15 +141,27 @@ def groups_of(plan: BatchPlanned, trajectories: Sequence[TrajectoryRecorded]) ->
     members: dict[str, list[TrajectoryRecorded]] = {task_id: [] for task_id in plan.task_ids}
     for trajectory in trajectories:
         members[trajectory.task_id].append(trajectory)
-    return [_group(plan, task_id, members[task_id]) for task_id in plan.task_ids]
+    return [group_of(plan, task_id, members[task_id]) for task_id in plan.task_ids]
 
 
-def _group(plan: BatchPlanned, task_id: str, members: Sequence[TrajectoryRecorded]) -> RolloutGroupCompleted:
+def group_of(
+    plan: BatchPlanned, task_id: str, members: Sequence[TrajectoryRecorded], attempt: int = 0, worker: str = ""
+) -> RolloutGroupCompleted:
+    """The group event of one task.
+
+    Args:
+        plan: the batch.
+        task_id: the task.
+        members: its K bodies in rollout order.
+        attempt: which attempt ends here.
+        worker: who ends it; empty for the trainer.
+    """
     rewards = tuple(member.reward for member in members)
     num_valid = sum(reward is not None for reward in rewards)
     return make(
         RolloutGroupCompleted, plan.run_id, caused_by=plan.event_id, task_id=task_id, step=plan.step, epoch=plan.epoch,
-        status=group_status(num_valid, len(members)), policy_version=plan.step - 1, num_rollouts=len(members),
+        attempt=attempt, worker=worker, status=group_status(num_valid, len(members)),
+        policy_version=min(member.policy_version for member in members), num_rollouts=len(members),
         num_valid=num_valid, rewards=rewards, format_rewards=tuple(member.format_reward for member in members),
         turn_verdicts=tuple(member.turn_verdicts for member in members),
         codes=tuple(tuple(message.code for message in member.messages) for member in members),
@@ -203,6 +249,8 @@ def batch_metrics(
         "episode_tokens_mean": _mean(lengths),
         "episode_tokens_max": float(max(lengths, default=0)),
         "episode_messages_mean": _mean([len(body.messages) for body in bodies]),
+        "staleness_mean": _mean([staleness(body.step, body.policy_version) for body in bodies]),
+        "staleness_max": float(max((staleness(body.step, body.policy_version) for body in bodies), default=0)),
     }
 
 

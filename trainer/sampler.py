@@ -6,8 +6,9 @@ never re-tokenised text, and every sampled token carries its log-probability and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,8 @@ from schemas.events import Task
 StreamKey = tuple[object, ...]
 OnProgress = Callable[[int, int], None]
 """Called with the number of finished rollouts and the number of all rollouts."""
+OnRollout = Callable[["Rollout"], None]
+"""Called with every rollout as soon as it has ended."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ class SamplingParams:
             raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}")
         if min(self.max_message_tokens, self.max_episode_tokens) < 1:
             raise ValueError("max_message_tokens and max_episode_tokens must be at least 1")
+
+    def as_json(self, stop_ids: Iterable[int] = ()) -> str:
+        """Everything that decides how tokens are sampled, as canonical JSON."""
+        return json.dumps({**asdict(self), "stop_ids": sorted(stop_ids)}, sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +86,8 @@ class Rollout:
         mask: 1 where the policy sampled the token, shape (T,), uint8.
         episode: The finished episode.
         error: What broke the episode from inside the environment; empty if nothing did.
+        version_spans: (first token, policy version) of each run of sampled tokens, in order; empty where the sampler
+            does not know versions, for then its caller does.
     """
 
     task_id: str
@@ -88,13 +97,15 @@ class Rollout:
     mask: np.ndarray
     episode: Episode
     error: str = ""
+    version_spans: tuple[tuple[int, int], ...] = ()
 
 
 class Sampler(Protocol):
     """Plays episodes."""
 
     def rollout(
-        self, requests: Sequence[RolloutRequest], params: SamplingParams, on_progress: OnProgress | None = None
+        self, requests: Sequence[RolloutRequest], params: SamplingParams, on_progress: OnProgress | None = None,
+        on_rollout: OnRollout | None = None,
     ) -> list[Rollout]:
         """Play every request to its end; results in the order of the requests."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,10 @@ from trainer.config import TrainerConfig
 from trainer.engine import Engine
 from trainer.episodes import NewEpisode
 from trainer.evaluation import Suite
+from trainer.rollouts import PlayedBy
 from trainer.sampler import Sampler, SamplingParams
+from trainer.staleness import Bound
+from trainer.weight_sync import WeightSync
 
 
 class DigestMismatch(RuntimeError):
@@ -47,6 +51,10 @@ class TrainerSetup:
         should_stop: Asked between steps; True ends the loop early.
         on_progress: Told (phase, finished rollouts, all rollouts).
         patience_s: How long to wait for an event before giving up, seconds.
+        syncs: Where weights are brought to before anything is sampled from them.
+        format_hash: Hash of template, tokenizer and tool schemas; rollouts of another format are left out.
+        stop_ids: Token ids that end a message; recorded with every rollout.
+        clock: Seconds, for deadlines.
     """
 
     run_id: str
@@ -65,6 +73,10 @@ class TrainerSetup:
     should_stop: Callable[[], bool] = lambda: False
     on_progress: Callable[[str, int, int], None] = lambda phase, finished, total: None
     patience_s: float = 600.0
+    syncs: tuple[WeightSync, ...] = ()
+    format_hash: str = ""
+    stop_ids: frozenset[int] = frozenset()
+    clock: Callable[[], float] = time.monotonic
 
     @property
     def sampling(self) -> SamplingParams:
@@ -73,3 +85,12 @@ class TrainerSetup:
         return SamplingParams(
             self.seed, config.max_message_tokens, config.max_episode_tokens, config.temperature, config.top_p
         )
+
+    @property
+    def bound(self) -> Bound:
+        """What may enter an update."""
+        return Bound(self.config.max_staleness, self.config.stale_policy, self.format_hash)
+
+    def by(self, policy_version: int, attempt: int = 0) -> PlayedBy:
+        """What is recorded of rollouts that the trainer itself plays or closes."""
+        return PlayedBy(policy_version, attempt, "", self.format_hash, self.sampling.as_json(self.stop_ids))

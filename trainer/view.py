@@ -13,8 +13,11 @@ from schemas.events import (
     EpochPlanned,
     EvaluationCompleted,
     Event,
+    GroupClaimed,
+    GroupReopened,
     RewardKind,
     RolloutGroupCompleted,
+    RolloutsDropped,
     RunFinished,
     RunOutcome,
     RunStarted,
@@ -24,10 +27,16 @@ from schemas.events import (
     TaskSeeded,
     TaskSynthesized,
     TrajectoryRecorded,
+    WeightsSynced,
 )
+from trainer.dispatch import Dispatch
 
 TOPICS = ("runs", "tasks", "batches", "trajectories", "rollouts", "steps")
-"""Topics the trainer follows."""
+"""Topics from which a run is learned."""
+LIVE_TOPICS = (*TOPICS, "dispatches")
+"""Topics a trainer follows whose rollouts are played by workers."""
+WORKER_TOPICS = ("runs", "tasks", "batches", "rollouts", "steps", "dispatches")
+"""Topics a rollout worker follows: no bodies."""
 
 
 class RunView:
@@ -35,8 +44,12 @@ class RunView:
 
     Attributes:
         tasks: Task by id.
+        epochs: Planned epoch by number.
         plans: Planned batch by step.
-        groups: Group by (step, task id).
+        groups: Group by (step, task id); the first in the log.
+        dispatch: Who plays what.
+        dropped: Ids of groups that were left out of their update.
+        started: RunStarted, if it was heard.
         trajectories: Body by trajectory id; bodies of forgotten steps are gone.
         steps: Completed step by step.
         is_finished: Whether the run was completed.
@@ -45,13 +58,18 @@ class RunView:
 
     def __init__(self) -> None:
         self.tasks: dict[str, Task] = {}
+        self.epochs: dict[int, EpochPlanned] = {}
         self.plans: dict[int, BatchPlanned] = {}
         self.groups: dict[tuple[int, str], RolloutGroupCompleted] = {}
         self.trajectories: dict[str, TrajectoryRecorded] = {}
         self.steps: dict[int, StepCompleted] = {}
         self.is_finished = False
+        self.started: RunStarted | None = None
         self.weights_digest = ""
-        self._stage_of_epoch: dict[int, str] = {}
+        self.dispatch = Dispatch()
+        self.dropped: set[str] = set()
+        self._ended: dict[tuple[int, str], str] = {}
+        self._late: set[str] = set()
         self._reward_of_stage: dict[str, RewardKind] = {}
         self._evaluations: set[tuple[str, int]] = set()
         self._first_step = 0
@@ -66,30 +84,52 @@ class RunView:
                     self.plans.setdefault(event.step, event)
                 case TrajectoryRecorded() if event.step >= self._first_step:
                     self.trajectories.setdefault(event.trajectory_id, event)
-                case RolloutGroupCompleted() if event.step >= self._first_step:
-                    self.groups.setdefault((event.step, event.task_id), event)
+                case RolloutGroupCompleted():
+                    self._hear_group(event)
+                case GroupClaimed() | GroupReopened() | WeightsSynced():
+                    self.dispatch.hear(event)
+                case RolloutsDropped():
+                    self.dropped.add(event.group_id)
                 case StepCompleted():
                     self.steps.setdefault(event.step, event)
                 case EpochPlanned():
-                    self._stage_of_epoch.setdefault(event.epoch, event.stage)
+                    self.epochs.setdefault(event.epoch, event)
                 case StageStarted():
                     self._reward_of_stage.setdefault(event.stage, event.reward)
                 case EvaluationCompleted():
                     self._evaluations.add((event.suite, event.step))
                 case RunStarted():
-                    self.weights_digest = event.weights_digest
+                    self.started, self.weights_digest = event, event.weights_digest
                 case RunFinished():
                     self.is_finished = self.is_finished or event.outcome is RunOutcome.COMPLETED
+
+    def _hear_group(self, group: RolloutGroupCompleted) -> None:
+        key = (group.step, group.task_id)
+        if self._ended.setdefault(key, group.event_id) != group.event_id:
+            self._late.add(group.event_id)
+        elif group.step >= self._first_step:
+            self.groups.setdefault(key, group)
+
+    @property
+    def num_late_groups(self) -> int:
+        """Groups that came after their task had ended in their step."""
+        return len(self._late)
+
+    @property
+    def next_step(self) -> int:
+        """The first step that is not completed."""
+        return max(self.steps, default=0) + 1
 
     def forget_before(self, step: int) -> None:
         """Let go of the rollouts of all steps before ``step``."""
         self._first_step = step
         self.groups = {key: group for key, group in self.groups.items() if group.step >= step}
         self.trajectories = {key: body for key, body in self.trajectories.items() if body.step >= step}
+        self.dispatch.forget_before(step)
 
     def stage_of(self, epoch: int) -> str:
         """Curriculum stage of an epoch; empty if its plan was not heard."""
-        return self._stage_of_epoch.get(epoch, "")
+        return self.epochs[epoch].stage if epoch in self.epochs else ""
 
     def knows_stage(self, stage: str) -> bool:
         """Whether the start of a curriculum stage was heard."""
@@ -105,13 +145,18 @@ class RunView:
 
     def missing_for(self, plan: BatchPlanned) -> str:
         """What must still be heard before a batch can be played, in words; empty if nothing."""
-        if plan.epoch not in self._stage_of_epoch:
+        if plan.epoch not in self.epochs:
             return f"EpochPlanned of epoch {plan.epoch}"
         stage = self.stage_of(plan.epoch)
         if stage and not self.knows_stage(stage):
             return f"StageStarted of stage {stage!r}"
         absent = [task_id for task_id in plan.task_ids if task_id not in self.tasks]
         return f"the task {absent[0]} of step {plan.step}" if absent else ""
+
+    def bodies_of(self, step: int, task_id: str) -> list[TrajectoryRecorded]:
+        """Known bodies of a task in a step, of every attempt, by attempt and rollout."""
+        bodies = [body for body in self.trajectories.values() if (body.step, body.task_id) == (step, task_id)]
+        return sorted(bodies, key=lambda body: (body.attempt, body.rollout_index))
 
     def recorded_groups(self, plan: BatchPlanned) -> list[RolloutGroupCompleted] | None:
         """The groups of a batch in plan order if all of them and all their bodies are known, else None."""

@@ -55,10 +55,10 @@ class WarmStartConfig(BaseModel):
     policy: PolicyConfig = Field(default_factory=PolicyConfig, description="Shape of the policy.")
     environment: str = Field("bfcl-v3", description="Environment the tasks are played in.")
     task_ids: tuple[str, ...] = Field((), description="Training seeds to imitate; empty means all of them.")
-    num_steps: int = Field(800, ge=1, description="Supervised optimiser steps.")
+    num_steps: int = Field(380, ge=1, description="Supervised optimiser steps.")
     num_copy_steps: int = Field(400, ge=0, description="Optimiser steps on repeated random tokens before them.")
     batch_size: int = Field(8, ge=1, description="Episodes a supervised step.")
-    seed_frac: float = Field(0.2, ge=0, le=1, description="Share of the seeds in a batch; the rest are variants.")
+    seed_frac: float = Field(0.02, ge=0, le=1, description="Share of the seeds in a batch; the rest are variants.")
     lr: float = Field(2e-3, gt=0, description="Peak learning rate of AdamW.")
     copy_lr: float = Field(1e-3, gt=0, description="Learning rate of the copy warm-up.")
     num_warmup_steps: int = Field(50, ge=0, description="Steps of linear learning-rate warm-up.")
@@ -96,11 +96,12 @@ def warm_start(config: WarmStartConfig, on_progress: OnProgress | None = None,
                variants: Sequence[Task] = ()) -> Path:
     """The checkpoint folder of a warm-started policy, from the cache when it was made before.
 
-    ``variants`` are tasks made from training seeds. Raises ``HeldOutTask`` for an id outside the training
-    split and ``ValueError`` when no reference episode can be made.
+    ``variants`` are tasks made from training seeds. Raises ``HeldOutTask`` for an id, or a variant of one,
+    outside the training split and ``ValueError`` when no reference episode can be made.
     """
     report = on_progress or (lambda progress: None)
     tasks = training_tasks(config)
+    refuse_foreign(variants, config)
     data_digest = digest_of(tasks, variants)
     folder = config.cache_dir / cache_key(config, data_digest)
     if (folder / MANIFEST).exists():
@@ -114,7 +115,7 @@ def warm_start(config: WarmStartConfig, on_progress: OnProgress | None = None,
             raise ValueError("no ground truth of the chosen tasks earns the full reward: choose other task_ids")
         loss = _teach(model, config, seeds, others, report)
     manifest = {
-        "config": config.model_dump(mode="json", exclude={"cache_dir"}), "recipe": RECIPE, "data_digest": data_digest,
+        "command": "rods warm-start", "config": config.model_dump(mode="json", exclude={"cache_dir"}), "recipe": RECIPE, "data_digest": data_digest,
         "num_seed_traces": len(seeds), "num_variant_traces": len(others),
         "num_tokens_mean": round(sum(len(t.ids_T) for t in seeds) / len(seeds), 1), "final_loss": round(loss, 4),
         "num_parameters": sum(p.numel() for p in model.parameters()), "template_digest": template.digest,
@@ -136,6 +137,14 @@ def training_tasks(config: WarmStartConfig) -> tuple[Task, ...]:
         raise HeldOutTask(f"not training seeds of {config.environment}: {', '.join(unknown)}; a warm start may only "
                           "see the training split")
     return tuple(task for task in tasks if task.task_id in config.task_ids)
+
+
+def refuse_foreign(variants: Sequence[Task], config: WarmStartConfig) -> None:
+    """HeldOutTask for a variant whose id does not begin with a training seed's, as lineage writes it (``seed~...``)."""
+    known = {task.task_id for task in load_tasks("train", config.environment)}
+    foreign = sorted(task.task_id for task in variants if task.task_id.partition("~")[0] not in known)
+    if foreign:
+        raise HeldOutTask(f"not variants of training seeds of {config.environment}: {', '.join(foreign)}")
 
 
 def digest_of(tasks: Sequence[Task], variants: Sequence[Task]) -> str:

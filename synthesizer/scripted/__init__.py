@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import TypeVar
+
 from environments.registry import environment as environment_named
 from schemas.events import Task
 from synthesizer.backend import Attempt, Draft, Seed
@@ -11,7 +14,22 @@ from synthesizer.guards import fingerprint
 from synthesizer.pipeline import attempted, draw_seed
 from synthesizer.scripted.backend import ScriptedBackend
 
-__all__ = ["ScriptedBackend", "variants"]
+__all__ = ["ScriptedBackend", "at_once", "variants"]
+T = TypeVar("T")
+
+
+def at_once(coroutine: Coroutine[object, object, T]) -> T:
+    """The result of a coroutine that waits for nothing, with or without a running loop.
+
+    Raises:
+        RuntimeError: it waits for something.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    coroutine.close()
+    raise RuntimeError("this backend waits for something: use asyncio")
 
 
 def variants(task: Task, num: int, seed: int, config: SynthesisConfig | None = None) -> list[Task]:
@@ -33,7 +51,7 @@ def variants(task: Task, num: int, seed: int, config: SynthesisConfig | None = N
         source = Seed(task, task.task_id, 0, signal_id)
         for number in range(config.max_attempts):
             attempt = Attempt(number, draw_seed(signal_id, number))
-            draft = attempted(environment, source, attempt, book, backend, config)
+            draft = at_once(attempted(environment, source, attempt, book, backend, config))
             if isinstance(draft, Draft):
                 found.append(draft.task)
                 book.fingerprints[fingerprint(draft.task)] = draft.task.task_id

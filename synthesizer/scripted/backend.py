@@ -62,9 +62,19 @@ class ScriptedBackend:
     """Drafts variants by exchanging entities. Deterministic in (seed, attempt)."""
 
     name = "scripted"
+    is_sequential = True
+    prompts_hash = ""
 
-    def draft(self, seed: Seed, attempt: Attempt) -> Draft | Failure:
+    async def draft(self, seed: Seed, attempt: Attempt) -> Draft | Failure:
         """One candidate, or why this draw gives none."""
+        drafted = self.drawn(seed, attempt)
+        if isinstance(drafted, Failure):
+            return attempt.notebook.stopped(attempt.number, "draft", drafted)
+        attempt.notebook.passed(attempt.number, "draft", "; ".join(drafted.changes))
+        return drafted
+
+    def drawn(self, seed: Seed, attempt: Attempt) -> Draft | Failure:
+        """One candidate by program, noted nowhere."""
         environment = environment_named(seed.task.environment)
         view = View(seed.task, trace_of(environment, seed.task))
         rng = random.Random(attempt.seed)
@@ -98,9 +108,15 @@ class ScriptedBackend:
             return Failure(SynthesisFailure.NO_PATTERN, "texts and calls are those of the seed")
         return Draft(task, trace, keeps_structure=True, changes=substitution.labels)
 
-    def review(self, seed: Seed, draft: Draft, attempt: Attempt) -> Draft | Failure:
+    async def review(self, seed: Seed, draft: Draft, attempt: Attempt) -> Draft | Failure:
         """No judge: gates, guards and the program's own checks decide."""
         return draft
+
+    async def learn(self, seed: Seed, attempt: Attempt, failure: Failure) -> None:
+        """Nothing: a later attempt changes less, whatever the reason."""
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
 def rewrite(task: Task, config: dict, substitution: Substitution, id_seed: int) -> Task:

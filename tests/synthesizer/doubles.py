@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from schemas import decode, encode
-from schemas.events import Event
+from schemas.events import BoundaryDetected, Event
 from synthesizer.backend import Attempt, Draft, Seed
 from synthesizer.outcome import Failure
 
@@ -33,10 +33,14 @@ class ListReader:
         self._next = 0
         self._seen: set[str] = set()
         self._arrivals = list(arrivals)
+        self.placed: dict[str, tuple[int, int]] = {}
 
     def catch_up(self) -> list[Event]:
         """Everything up to the end."""
         events = self._log.events()[self._next :]
+        for offset, event in enumerate(events, self._next):
+            if isinstance(event, BoundaryDetected):
+                self.placed.setdefault(event.event_id, (0, offset))
         self._next = len(self._log.records)
         fresh = [event for event in events if event.event_id not in self._seen]
         self._seen.update(event.event_id for event in fresh)
@@ -58,13 +62,15 @@ class Answering:
     """A backend that gives its answers in order and repeats the last; an exception is raised."""
 
     name = "answering"
+    is_sequential = True
+    prompts_hash = ""
 
     def __init__(self, *answers: Draft | Failure | Exception, review: Draft | Failure | None = None) -> None:
         self._answers = answers
         self._review = review
         self.attempts: list[Attempt] = []
 
-    def draft(self, seed: Seed, attempt: Attempt) -> Draft | Failure:
+    async def draft(self, seed: Seed, attempt: Attempt) -> Draft | Failure:
         """The next answer."""
         self.attempts.append(attempt)
         answer = self._answers[min(len(self.attempts), len(self._answers)) - 1]
@@ -72,6 +78,12 @@ class Answering:
             raise answer
         return answer
 
-    def review(self, seed: Seed, draft: Draft, attempt: Attempt) -> Draft | Failure:
+    async def review(self, seed: Seed, draft: Draft, attempt: Attempt) -> Draft | Failure:
         """The fixed verdict, or the draft."""
         return self._review or draft
+
+    async def learn(self, seed: Seed, attempt: Attempt, failure: Failure) -> None:
+        """Nothing."""
+
+    async def close(self) -> None:
+        """Nothing."""

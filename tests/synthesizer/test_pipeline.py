@@ -16,7 +16,7 @@ from synthesizer.config import ProfileMode, SynthesisConfig
 from synthesizer.guards import fingerprint
 from synthesizer.outcome import Failure
 from synthesizer.pipeline import outcome_of
-from synthesizer.scripted import ScriptedBackend, variants
+from synthesizer.scripted import ScriptedBackend, at_once, variants
 from tests.synthesizer.building import ENVIRONMENT, SEEDS, call, drafted, seeded, signal_for, ticket_task, turn
 from tests.synthesizer.doubles import Answering
 
@@ -41,7 +41,7 @@ NO = Failure(SynthesisFailure.NO_PATTERN, "no idea")
 def outcome(backend, seed=SEED, config=CONFIG, **signal):
     book = TaskBook()
     book.fold([seeded(seed)])
-    return outcome_of(signal_for(seed, **signal), seed, book, backend, config)
+    return at_once(outcome_of(signal_for(seed, **signal), seed, book, backend, config))
 
 
 def test_a_good_draft_becomes_one_synthesized_task_with_its_lineage():
@@ -166,7 +166,7 @@ def test_a_variant_never_repeats_a_held_out_task():
     twin = drafted(held_out[0])
     seed = next(task for task in SEEDS.values() if task.category is held_out[0].category)
     config = CONFIG.model_copy(update={"profile_mode": ProfileMode.OFF})
-    events = outcome_of(signal_for(seed), seed, book, Answering(twin), config)
+    events = at_once(outcome_of(signal_for(seed), seed, book, Answering(twin), config))
     assert events[-1].failure is SynthesisFailure.GUARD_LEAKAGE and held_out[0].task_id in events[-1].detail
 
 

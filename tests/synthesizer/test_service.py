@@ -1,5 +1,7 @@
 """The consuming loop over a log: redelivery, restart, waiting, order."""
 
+import asyncio
+
 from schemas.events import SynthesisFailed, SynthesisFailure, TaskSynthesized
 from synthesizer.book import TaskBook
 from synthesizer.config import SynthesisConfig
@@ -16,8 +18,10 @@ SIGNALS = [signal_for(task, step) for step in (1, 2) for task in TASKS]
 
 def serve(log, arrivals=(), backend=None, stop_after=None):
     reader = ListReader(log, arrivals)
-    service = SynthesisService(log, reader, backend or ScriptedBackend(), TaskBook(), CONFIG)
-    service.run(lambda: reader.is_drained or stop_after is not None and service.num_answered >= stop_after)
+    book = TaskBook()
+    service = SynthesisService(log, reader, backend or ScriptedBackend(), book, CONFIG)
+    stops = (lambda: reader.is_drained, lambda: stop_after is not None and book.num_answered >= stop_after)
+    asyncio.run(service.run(lambda: any(stop() for stop in stops)))
     return service
 
 

@@ -11,6 +11,7 @@ from tests.trainer.toys import toy_model
 from trainer import checkpoint as module
 from trainer.checkpoint import (
     BrokenCheckpoint,
+    best_step,
     complete_checkpoints,
     latest_complete,
     load_announcement,
@@ -25,10 +26,10 @@ class PowerCut(BaseException):
     """The machine stops here."""
 
 
-def write(root, step, keep_last=3, seed=None):
+def write(root, step, keep_last=3, seed=None, keep_step=None):
     state = {"engine": {"step": step, "moments": torch.full((3,), float(step))}}
     model = toy_model(step if seed is None else seed)
-    return write_checkpoint(root, step, model, None, state, b"event %d" % step, keep_last)
+    return write_checkpoint(root, step, model, None, state, b"event %d" % step, keep_last, keep_step)
 
 
 def test_a_checkpoint_gives_back_weights_state_and_announcement(tmp_path):
@@ -112,6 +113,28 @@ def test_only_the_newest_are_kept_and_always_the_one_a_run_started_from(tmp_path
     for step in (0, 3, 6, 9, 12):
         write(tmp_path, step, keep_last=2, seed=0)
     assert [found.step for found in complete_checkpoints(tmp_path)] == [0, 9, 12]
+
+
+def test_the_best_is_kept_as_long_as_it_is_the_best(tmp_path):
+    rewards = {0: 0.9, 3: 0.4, 6: 0.2, 9: 0.3, 12: 0.7}
+    for step in rewards:
+        heard = {earlier: reward for earlier, reward in rewards.items() if earlier < step}
+        write(tmp_path, step, keep_last=2, seed=0, keep_step=best_step(heard))
+    assert [found.step for found in complete_checkpoints(tmp_path)] == [0, 3, 9, 12]
+    write(tmp_path, 15, keep_last=2, seed=0, keep_step=best_step(rewards))
+    assert [found.step for found in complete_checkpoints(tmp_path)] == [0, 12, 15]
+    assert best_step({0: 1.0}) is None and best_step({5: float("nan"), 6: 0.1, 7: 0.1}) == 6
+
+
+def test_weights_and_tokenizer_are_what_transformers_reads(tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from trainer.policy import PolicyConfig, build_policy
+
+    model, tokenizer = build_policy(PolicyConfig(vocab_size=300, hidden_size=16, num_layers=1), ["some words"])
+    path = write_checkpoint(tmp_path, 1, model, tokenizer, {}, b"", 1).path
+    assert weights_digest(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)) == weights_digest(model)
+    assert AutoTokenizer.from_pretrained(path).encode("some words") == tokenizer.encode("some words")
 
 
 def test_steps_are_compared_as_numbers(tmp_path):

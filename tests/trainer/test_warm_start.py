@@ -109,6 +109,13 @@ def test_a_held_out_task_is_refused(tmp_path: Path, split: str) -> None:
         task.task_id for task in load_tasks(split)}
 
 
+def test_a_variant_of_a_held_out_task_is_refused(tmp_path: Path) -> None:
+    held_out = load_tasks("val")[0]
+    variant = replace(held_out, task_id=f"{held_out.task_id}~1")
+    with pytest.raises(HeldOutTask, match=variant.task_id):
+        warm_start(config(tmp_path), variants=[variant])
+
+
 def test_a_few_steps_teach_one_task(tmp_path: Path) -> None:
     losses: list[float] = []
     folder = warm_start(config(tmp_path, task_ids=IDS[:1], num_steps=60, num_copy_steps=0, lr=1e-2),

@@ -1,0 +1,192 @@
+"""The trainer's deadline of a group: opened to others, then closed with what is there; nothing else ends it."""
+
+from dataclasses import replace
+
+import pytest
+
+from schemas import make
+from schemas.events import (
+    BatchPlanned,
+    GroupClaimed,
+    GroupReopened,
+    GroupStatus,
+    RolloutGroupCompleted,
+    StepCompleted,
+    TrajectoryRecorded,
+)
+from tests.trainer.test_loop import RUN
+from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model
+from tests.trainer.workers import events_of, new_log, reader_of, trainer_of, worker_config
+from trainer.collect import CLOSING, Signs, collect, left_in, overdue, sync_weights
+from trainer.hf_sampler import HFSampler
+from trainer.rollouts import PlayedBy, group_of, requests_for, trajectory_of
+from trainer.setup import NothingCame
+from trainer.view import LIVE_TOPICS, RunView
+
+DEADLINE_S = 100.0
+CONFIG = worker_config(group_deadline_s=DEADLINE_S, max_attempts=2)
+
+
+class Situation:
+    """A trainer that waits for step 1, and what workers have written so far."""
+
+    def __init__(self, folder, config=CONFIG):
+        self.log = new_log()
+        self.setup = trainer_of(self.log, folder, config, patience_s=1000.0)
+        self.view, self.signs = RunView(), Signs()
+        self.hear()
+        self.plan = self.view.plans[1]
+
+    def hear(self, *events):
+        self.log.append(list(events))
+        self.view.hear(self.setup.reader.catch_up())
+
+    def claim(self, task_id, worker="w0", attempt=0):
+        self.hear(make(GroupClaimed, RUN, step=1, task_id=task_id, attempt=attempt, worker=worker, policy_version=0))
+
+    def play(self, task_id, num_rollouts, attempt=0, worker="w0"):
+        """Some bodies of a group."""
+        requests, _ = requests_for(self.plan, [task_id], self.view.tasks, num_rollouts, ToyEpisode)
+        played = HFSampler(toy_model(), ToyTemplate()).rollout(requests, self.setup.sampling)
+        bodies = [trajectory_of(self.plan, rollout, PlayedBy(0, attempt, worker, "f")) for rollout in played]
+        self.hear(*bodies)
+        return bodies
+
+    def at(self, now_s):
+        """What the trainer says at a time; it is written and heard."""
+        events = overdue(self.setup, self.view, self.plan, self.signs, now_s)
+        self.hear(*events)
+        return events
+
+
+@pytest.fixture
+def situation(tmp_path):
+    return Situation(tmp_path)
+
+
+def test_a_claimed_group_is_opened_to_others_once_nothing_was_heard_of_it_for_the_deadline(situation):
+    for task_id in situation.plan.task_ids:
+        situation.claim(task_id)
+    assert situation.at(0.0) == [] and situation.at(DEADLINE_S) == []
+    events = situation.at(DEADLINE_S + 1)
+    assert [(type(e), e.task_id, e.attempt) for e in events] == [
+        (GroupReopened, task_id, 1) for task_id in situation.plan.task_ids]
+    assert "attempt 0 of w0 was silent for 101 s with 0 rollouts" in events[0].detail
+    assert situation.at(DEADLINE_S + 2) == []
+
+
+def test_every_rollout_that_comes_is_a_sign_of_life(situation):
+    task_id = situation.plan.task_ids[0]
+    situation.claim(task_id)
+    situation.at(0.0)
+    situation.play(task_id, 1)
+    assert situation.at(DEADLINE_S + 1) == []
+    assert situation.at(2 * DEADLINE_S + 1) == []
+    assert len(situation.at(2 * DEADLINE_S + 2)) == 1
+
+
+@pytest.mark.parametrize(("num_come", "status"), [(2, GroupStatus.PARTIAL), (1, GroupStatus.FAILED), (0, GroupStatus.FAILED)])
+def test_after_the_last_attempt_a_straggler_closes_the_group_as_it_is(situation, num_come, status):
+    task_id = situation.plan.task_ids[0]
+    situation.claim(task_id)
+    situation.at(0.0)
+    situation.at(DEADLINE_S + 1)
+    situation.claim(task_id, "w1", 1)
+    bodies = situation.play(task_id, num_come, 1, "w1")
+    situation.at(200.0)
+    events = situation.at(200.0 + DEADLINE_S + 1)
+    group = events[-1]
+    assert (group.status, group.num_valid, group.num_rollouts, group.attempt) == (status, num_come, 3, CLOSING)
+    assert group.trajectory_ids[:num_come] == tuple(b.trajectory_id for b in bodies)
+    missing = [e for e in events if isinstance(e, TrajectoryRecorded)]
+    assert len(missing) == 3 - num_come and all(e.reward is None and "silent for" in e.detail for e in missing)
+    assert situation.view.groups[1, task_id] == replace(group, occurred_at_ms=1)
+
+
+def test_the_attempt_that_came_furthest_is_kept_when_a_group_is_closed(situation):
+    task_id = situation.plan.task_ids[0]
+    situation.claim(task_id)
+    first = situation.play(task_id, 2, 0)
+    situation.at(0.0)
+    situation.at(DEADLINE_S + 1)
+    situation.claim(task_id, "w1", 1)
+    situation.play(task_id, 1, 1, "w1")
+    situation.at(200.0)
+    group = situation.at(200.0 + DEADLINE_S + 1)[-1]
+    assert group.trajectory_ids[:2] == tuple(body.trajectory_id for body in first)
+
+
+def test_with_one_attempt_a_silent_group_is_closed_at_once(tmp_path):
+    situation = Situation(tmp_path, worker_config(group_deadline_s=DEADLINE_S, max_attempts=1))
+    situation.claim(situation.plan.task_ids[0])
+    situation.at(0.0)
+    assert isinstance(situation.at(DEADLINE_S + 1)[-1], RolloutGroupCompleted)
+
+
+def test_a_group_that_a_worker_ends_before_the_trainer_closes_it_is_the_workers_for_everyone(situation):
+    """Both write; the first in the log counts, also for the trainer that wrote the second."""
+    task_id = situation.plan.task_ids[0]
+    situation.claim(task_id)
+    situation.at(0.0)
+    situation.at(DEADLINE_S + 1)
+    situation.claim(task_id, "w1", 1)
+    situation.at(200.0)
+    closing = overdue(situation.setup, situation.view, situation.plan, situation.signs, 200.0 + DEADLINE_S + 1)
+    bodies = situation.play(task_id, 3, 0)
+    late_first = group_of(situation.plan, task_id, bodies, 0, "w0")
+    situation.hear(late_first, *closing)
+    assert situation.view.groups[1, task_id].worker == "w0" and situation.view.num_late_groups == 1
+    fresh = RunView()
+    fresh.hear(reader_of(situation.log, LIVE_TOPICS).catch_up())
+    assert fresh.groups[1, task_id].event_id == late_first.event_id
+
+
+def test_without_any_worker_the_trainer_says_what_is_missing(situation):
+    situation.at(0.0)
+    with pytest.raises(NothingCame, match="no worker claimed the group of base_0 at step 1 within 1000 s.*rods rollout"):
+        situation.at(1001.0)
+
+
+def test_a_group_whose_body_never_comes_is_named(situation):
+    task_id = situation.plan.task_ids[0]
+    bodies = situation.play(task_id, 3)
+    group = group_of(situation.plan, task_id, bodies, 0, "w0")
+    situation.hear(replace(group, trajectory_ids=(*group.trajectory_ids[:2], "gone")))
+    situation.claim(situation.plan.task_ids[1])
+    situation.at(0.0)
+    with pytest.raises(NothingCame, match="its rollout gone did not come"):
+        situation.at(1001.0)
+
+
+def test_a_dropped_group_does_not_pin_the_frontier(tmp_path):
+    """A group that is too old leaves its step, not the run: the next step is reached."""
+    situation = Situation(tmp_path)
+    for task_id in situation.plan.task_ids:
+        bodies = [replace(body, policy_version=-3) for body in situation.play(task_id, 3)]
+        situation.hear(replace(group_of(situation.plan, task_id, bodies), policy_version=-3))
+    groups = collect(situation.setup, situation.view, situation.plan)
+    assert left_in(situation.setup, situation.view, groups) == []
+    done = make(
+        StepCompleted, RUN, step=1, epoch=0, stage="full", policy_version=1, weights_digest="", is_last_of_epoch=False,
+        num_groups=0, num_zero_variance=0, num_trajectories=0, num_trained_tokens=0, group_ids=(), metrics={})
+    situation.hear(done)
+    assert situation.view.next_step == 2
+    before = situation.log.end_offsets(["dispatches"])
+    assert left_in(situation.setup, situation.view, groups) == []
+    assert situation.log.end_offsets(["dispatches"]) == before
+
+
+def test_weights_are_laid_again_after_a_restart_under_the_same_event(tmp_path):
+    situation = Situation(tmp_path)
+    for _ in range(2):
+        sync_weights(situation.setup, situation.view, 0)
+    events = list(situation.view.dispatch.synced.values())
+    assert [(e.policy_version, e.transport, e.weights_digest) for e in events] == [
+        (0, "folder", situation.setup.engine.digest())]
+
+
+def test_asked_to_stop_the_trainer_stops_waiting(tmp_path):
+    situation = Situation(tmp_path)
+    setup = replace(situation.setup, should_stop=lambda: True)
+    assert collect(setup, situation.view, situation.plan) is None
+    assert events_of(situation.log, BatchPlanned)

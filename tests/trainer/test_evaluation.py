@@ -1,0 +1,62 @@
+"""Held-out suites played outside of a run."""
+
+import pytest
+
+from environments.evaluation import OfficialEpisode
+from environments.registry import load_tasks
+from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model, toy_task
+from trainer.episodes import UnplayableTask
+from trainer.evaluation import Suite, episodes_of, play
+from trainer.hf_sampler import HFSampler
+from trainer.players import NoPlayer, player_of
+from trainer.sampler import SamplingParams
+
+TASKS = tuple(toy_task(f"base_{n}", 1 + n % 3) for n in range(5))
+PARAMS = SamplingParams(seed=5, max_message_tokens=30, max_episode_tokens=120)
+
+
+def played(at_once, new_episode=ToyEpisode, **values):
+    suite = Suite("toys", TASKS, 3)
+    return play(suite, HFSampler(toy_model(), ToyTemplate()), PARAMS, new_episode, at_once, **values)
+
+
+class Actionless(ToyEpisode):
+    turn_actions = ()
+
+
+def test_how_many_are_played_at_once_changes_nothing():
+    results = [played(at_once, Actionless) for at_once in (1, 4, 100)]
+    assert results[0] == results[1] == results[2]
+    assert [each.task_id for each in results[0]] == [task.task_id for task in TASKS for _ in range(3)]
+    assert 0 < sum(each.reward for each in results[0]) < 15
+
+
+def test_progress_is_told_up_to_the_end():
+    told = []
+    played(4, Actionless, on_progress=lambda done, total: told.append((done, total)))
+    assert told == [(4, 15), (8, 15), (12, 15), (15, 15)]
+
+
+def test_a_task_that_cannot_start_counts_as_wrong_and_is_named():
+    def new_episode(task):
+        if task.task_id == "base_4":
+            raise UnplayableTask("task base_4: cannot start")
+        return Actionless(task)
+
+    results = played(4, new_episode)
+    broken = [each for each in results if each.task_id == "base_4"]
+    assert len(results) == 15 and [each.error for each in broken] == ["task base_4: cannot start"] * 3
+    assert not any(each.reward or each.is_right for each in broken)
+
+
+def test_the_profiles_play_by_their_own_rules():
+    task = load_tasks("val")[0]
+    assert isinstance(episodes_of("bfcl", "compact")(task), OfficialEpisode)
+    assert not isinstance(episodes_of("progress", "compact")(task), OfficialEpisode)
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(NoPlayer, match="nowhere"):
+        player_of(str(tmp_path / "nowhere"))
+    with pytest.raises(NoPlayer, match="--tokenizer"):
+        player_of("http://127.0.0.1:9")

@@ -1,0 +1,192 @@
+"""The vLLM server sampler against a server in memory: what it asks for, what it records, what it refuses."""
+
+from dataclasses import replace
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from schemas.events import FinishReason
+from tests.trainer.fake_vllm import FakeVllm
+from tests.trainer.toys import STOPS, ToyEpisode, ToyTemplate, toy_task
+from trainer.causal_lm import halves
+from trainer.live_episode import LiveEpisode, NotWhatWasAsked
+from trainer.logprobs import padded, score
+from trainer.sampler import RolloutRequest, SamplingParams
+from trainer.vllm_client import VllmError
+from trainer.vllm_server_sampler import VllmServerSampler
+
+PARAMS = SamplingParams(seed=7, max_message_tokens=12, max_episode_tokens=90)
+
+
+def requests_of(num_tasks=3, group_size=2, episode=ToyEpisode):
+    tasks = [toy_task(f"base_{number}", 1 + number) for number in range(num_tasks)]
+    return [RolloutRequest(task, episode(task), k, (1, task.task_id, k)) for task in tasks for k in range(group_size)]
+
+
+def sampler_of(server, template=None):
+    return VllmServerSampler("http://fake:1", template or ToyTemplate(), client=server.client(), transport=server.transport)
+
+
+@pytest.fixture(scope="module")
+def played():
+    server = FakeVllm()
+    server.label = "3"
+    ended = []
+    return server, sampler_of(server).rollout(requests_of(), PARAMS, None, ended.append), ended
+
+
+def completions(server):
+    return [body for path, body in server.asked if path == "/v1/completions"]
+
+
+def test_every_request_is_played_to_its_end_and_handed_on_as_it_ends(played):
+    _, rollouts, ended = played
+    assert [(r.task_id, r.rollout_index) for r in rollouts] == [(f"base_{n}", k) for n in range(3) for k in range(2)]
+    assert all(r.episode.done for r in rollouts)
+    assert {(r.task_id, r.rollout_index) for r in ended} == {(r.task_id, r.rollout_index) for r in rollouts}
+    assert FinishReason.FINISHED in {r.episode.finish_reason for r in rollouts}
+
+
+def test_the_recorded_logprobs_are_those_of_the_weights_that_sampled(played):
+    server, rollouts, _ = played
+    batch = padded([r.token_ids for r in rollouts], [r.mask for r in rollouts], torch.device("cpu"))
+    with torch.no_grad():
+        own_N = score(halves(server.model), batch).logprobs_N.numpy()
+    np.testing.assert_allclose(np.concatenate([r.logprobs[r.mask == 1] for r in rollouts]), own_N, atol=2e-5)
+
+
+def test_each_prompt_is_the_one_before_with_the_message_and_the_answer_appended_at_token_level(played):
+    server, rollouts, _ = played
+    prompts = [body["prompt"] for body in completions(server)]
+    for rollout in rollouts:
+        whole = rollout.token_ids.tolist()
+        mine = [prompt for prompt in prompts if whole[: len(prompt)] == prompt]
+        starts = [int(at) + 1 for at in np.flatnonzero(np.diff(rollout.mask.astype(int)) == 1)]
+        assert {len(prompt) for prompt in mine} >= set(starts)
+
+
+def test_the_request_leaves_no_choice_to_defaults_of_server_or_model(played):
+    body = completions(played[0])[0]
+    assert body["stop_token_ids"] == sorted(STOPS) and body["ignore_eos"] is True and body["add_special_tokens"] is False
+    assert (body["temperature"], body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1, 1, -1, 0, 1)
+    assert body["max_tokens"] <= PARAMS.max_message_tokens
+
+
+def test_the_label_of_the_weights_is_the_version_of_every_sampled_token(played):
+    for rollout in played[1]:
+        assert rollout.version_spans == ((int(np.flatnonzero(rollout.mask)[0]), 3),)
+
+
+def test_the_same_requests_give_the_same_rollouts(played):
+    again = sampler_of(FakeVllm()).rollout(requests_of(), PARAMS)
+    assert [r.token_ids.tolist() for r in again] == [r.token_ids.tolist() for r in played[1]]
+
+
+def test_an_update_between_two_messages_gives_spans_and_one_within_a_message_counts_as_the_older():
+    server = FakeVllm()
+    server.label = "4"
+
+    def update(body):
+        if len(completions(server)) == 2:
+            server.label = "5"
+
+    server.on_completion = update
+    request = [request for request in requests_of(4) if request.task.task_id == "base_3"][0]
+    rollout = sampler_of(server).rollout([request], replace(PARAMS, max_episode_tokens=200))[0]
+    starts = [int(at) + 1 for at in np.flatnonzero(np.diff(rollout.mask.astype(int)) == 1)]
+    assert len(starts) > 2 and rollout.version_spans == ((starts[0], 4), (starts[2], 5))
+
+
+def test_a_request_that_the_server_refuses_is_an_invalid_rollout_with_the_servers_words():
+    server = FakeVllm()
+    server.broken["/v1/completions"] = (400, "This model's maximum context length is 8 tokens")
+    rollouts = sampler_of(server).rollout(requests_of(1), PARAMS)
+    assert all("HTTP 400: This model's maximum context length is 8 tokens" in r.error for r in rollouts)
+    assert {r.episode.finish_reason for r in rollouts} == {FinishReason.ERROR}
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [((500, "EngineCore died"), "HTTP 500: EngineCore died"), (httpx.ReadTimeout("slow"), "no answer within 300 s"),
+     (httpx.ConnectError("refused"), "ConnectError: refused; is the server running")],
+)
+def test_a_broken_server_is_an_error_with_its_address_and_words(broken, words):
+    server = FakeVllm()
+    server.broken["/v1/completions"] = broken
+    with pytest.raises(VllmError, match=f"POST /v1/completions at http://fake:1: {words}"):
+        sampler_of(server).rollout(requests_of(1), PARAMS)
+
+
+def test_a_connection_that_breaks_once_is_tried_again():
+    server, fails = FakeVllm(), [httpx.RemoteProtocolError("Server disconnected")]
+
+    def handle(request):
+        if request.url.path == "/v1/completions" and fails:
+            raise fails.pop()
+        return server.handle(request)
+
+    sampler = VllmServerSampler("http://fake:1", ToyTemplate(), client=server.client(),
+                                transport=lambda: httpx.MockTransport(handle))
+    assert all(r.episode.done and not r.error for r in sampler.rollout(requests_of(1), PARAMS)) and not fails
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(lambda c: {**c, "prompt_token_ids": [0, *c["prompt_token_ids"]]}, "not the .* of this episode"),
+     (lambda c: {**c, "token_ids": c["token_ids"] + [3]}, "log-probabilities"),
+     (lambda c: {**c, "token_ids": [], "logprobs": {"token_logprobs": []}}, "0 tokens"),
+     (lambda c: {**c, "token_ids": [1, *c["token_ids"][1:]] if len(c["token_ids"]) > 1 else [1, 3],
+                 "logprobs": {"token_logprobs": (c["logprobs"]["token_logprobs"] * 2)[: max(2, len(c["token_ids"]))]}},
+      "behind a stop token"),
+     (lambda c: {**c, "logprobs": {"token_logprobs": [float("1e9")] * len(c["token_ids"])}}, "is not one"),
+     (lambda c: {"text": "abc"}, "lacks")],
+)
+def test_an_answer_that_is_not_what_was_asked_for_is_refused(change, words):
+    server = FakeVllm()
+    server.change_answer = change
+    with pytest.raises(NotWhatWasAsked, match=words):
+        sampler_of(server).rollout(requests_of(1, 1), PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("mode", "params", "words"),
+    [("raw_logprobs", {"temperature": 0.7}, "--logprobs-mode processed_logprobs"),
+     ("processed_logprobs", {"top_p": 0.9}, "nucleus"), ("raw_logits", {}, "gives no log-probabilities")],
+)
+def test_a_server_whose_logprobs_are_of_another_distribution_is_refused(mode, params, words):
+    with pytest.raises(NotWhatWasAsked, match=words):
+        sampler_of(FakeVllm(mode)).rollout(requests_of(1), replace(PARAMS, **params))
+
+
+def test_a_server_without_developer_mode_is_named_as_such():
+    server = FakeVllm()
+    server.broken["/server_info"] = (404, "Not Found")
+    with pytest.raises(VllmError, match="VLLM_SERVER_DEV_MODE=1"):
+        sampler_of(server).rollout(requests_of(1), PARAMS)
+
+
+class Lossy(ToyTemplate):
+    """Decoding loses: several ids read as the same letter, so encoding what was decoded gives other ids."""
+
+    def message_text(self, ids):
+        return "".join("." if id_ in STOPS else "a" if id_ % 2 else "b" for id_ in ids)
+
+
+def test_with_a_tokenizer_whose_decode_encode_is_not_the_identity_the_sampled_ids_are_kept():
+    server, answers = FakeVllm(), []
+    server.change_answer = lambda choice: answers.append(choice) or choice
+    for rollout in sampler_of(server, Lossy()).rollout(requests_of(), PARAMS):
+        assert all(set(message.text) <= {"a", "b", "."} for message in rollout.episode.messages)
+        whole = rollout.token_ids.tolist()
+        mine = [c for c in answers if whole[: len(c["prompt_token_ids"])] == c["prompt_token_ids"]
+                and whole[len(c["prompt_token_ids"]):][: len(c["token_ids"])] == c["token_ids"]]
+        assert sum(len(c["token_ids"]) for c in mine) >= int(rollout.mask.sum()) > 0
+    assert len({id_ for choice in answers for id_ in choice["token_ids"]} - STOPS) > 2
+
+
+def test_an_episode_without_room_is_over_before_anything_is_asked():
+    live = LiveEpisode(requests_of(1, 1)[0], ToyTemplate(), replace(PARAMS, max_episode_tokens=3), 256)
+    assert live.is_over and live.rollout().token_ids.tolist() == []
+    assert live.request.episode.finish_reason is FinishReason.TOKEN_LIMIT

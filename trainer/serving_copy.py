@@ -1,0 +1,48 @@
+"""A policy as vLLM should serve it: ``python -m trainer.serving_copy MODEL FOLDER``.
+
+The output head is a tensor of its own, also where the policy ties it to its embeddings. vLLM on a CPU keeps a packed copy
+of a tied head and goes on using it when the weights are reloaded; with a head of its own every tensor is reloaded. Served
+from such a copy, and updated from such copies, its log-probabilities follow the trainer's to 1e-6.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from safetensors.torch import save_file
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from trainer.policy import load_policy
+
+HEAD = "lm_head.weight"
+ONE_FILE = "100000GB"
+
+
+def write_serving_copy(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+    """Write weights, config and tokenizer as a transformers folder whose output head is not tied.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    model.save_pretrained(folder, max_shard_size=ONE_FILE)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    if not model.config.tie_word_embeddings:
+        return
+    head = model.get_output_embeddings().weight.detach().clone().contiguous().cpu()
+    save_file({HEAD: head}, folder / "lm_head.safetensors", metadata={"format": "pt"})
+    config = folder / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": False}, indent=2))
+
+
+def main() -> None:
+    """Entry point."""
+    source, target = sys.argv[1:]
+    policy = load_policy(source)
+    write_serving_copy(policy.model, Path(target), policy.tokenizer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""New weights to where they are sampled from: a folder, a vLLM server. Either a version is there, proven, or it is not.
+
+Every step has a deadline, and an error carries the server's own words. A server is paused until its requests have ended,
+takes the weights, forgets its prefix cache, is labelled, and goes on. Then it samples a probe, and its log-probabilities
+must be the trainer's. A server whose weights are in doubt stays paused, and no version is announced.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from trainer.causal_lm import halves
+from trainer.live_episode import NotWhatWasAsked
+from trainer.logprobs import padded, score
+from trainer.serving_copy import write_serving_copy
+from trainer.vllm_client import VllmClient, VllmError
+from trainer.vllm_server_sampler import COMPLETIONS, message_in
+
+UNPROVEN = "unproven"
+DIGEST_FILE = "weights_digest"
+PROBE_PROMPT_TOKENS, PROBE_TOKENS, PROBE_SEED = 24, 8, 20_260_619
+
+
+class WeightSyncFailed(RuntimeError):
+    """A version of the weights did not get to where it is sampled from; the text says how far it got and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """A version that arrived.
+
+    Attributes:
+        target: Folder or address.
+        transport: folder, vllm-files or vllm-nccl.
+        probe_gap: Largest difference of log-probabilities on the probe, nats; ``None`` where nothing was asked.
+    """
+
+    target: str
+    transport: str
+    probe_gap: float | None = None
+
+
+class WeightSync(Protocol):
+    """One place that weights are brought to."""
+
+    def sync(self, model: PreTrainedModel, version: int, digest: str) -> Synced:
+        """Bring a version there.
+
+        Args:
+            model: holds the weights.
+            version: updates applied to them.
+            digest: their digest.
+
+        Raises:
+            WeightSyncFailed: it did not arrive; the version that is there counts as before.
+        """
+        ...
+
+
+def version_folder(root: Path, version: int) -> Path:
+    """Where a version lies under a folder of versions."""
+    return root / f"version-{version:06d}"
+
+
+class FolderSync:
+    """Lays each version as a transformers folder, whole or not at all, and keeps the newest few.
+
+    Args:
+        root: folder of the versions.
+        tokenizer: laid beside the weights; None lays none.
+        keep: versions to keep.
+    """
+
+    def __init__(self, root: Path, tokenizer: PreTrainedTokenizerBase | None, keep: int) -> None:
+        self._root, self._tokenizer, self._keep = root, tokenizer, keep
+
+    def sync(self, model: PreTrainedModel, version: int, digest: str) -> Synced:
+        """See :class:`WeightSync`; the same weights are not written twice."""
+        path, draft = version_folder(self._root, version), self._root / f".draft-{version:06d}"
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            if not (path / DIGEST_FILE).exists() or (path / DIGEST_FILE).read_text() != digest:
+                shutil.rmtree(draft, ignore_errors=True)
+                write_serving_copy(model, draft, self._tokenizer)
+                (draft / DIGEST_FILE).write_text(digest)
+                shutil.rmtree(path, ignore_errors=True)
+                os.rename(draft, path)
+            for old in sorted(self._root.glob("version-*"))[: -self._keep]:
+                shutil.rmtree(old, ignore_errors=True)
+        except OSError as error:
+            raise WeightSyncFailed(f"version {version} could not be laid in {self._root}: {error}") from error
+        return Synced(str(self._root), "folder")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How a server is brought up to date.
+
+    Attributes:
+        deadline_s: Longest wait for each step, seconds.
+        tolerance: Largest difference of log-probabilities on the probe, nats.
+        temperature: Temperature of the run; the probe is sampled with it.
+    """
+
+    deadline_s: float = 120.0
+    tolerance: float = 1e-3
+    temperature: float = 1.0
+
+
+class VllmSync:
+    """Brings weights to one vLLM server in developer mode.
+
+    Args:
+        client: the server.
+        settings: deadlines and tolerance.
+        transport: name of the way the weights take.
+        transfer: brings the weights of a model to the paused server; raises VllmError or OSError if it cannot.
+
+    Attributes:
+        version: the version that is proven to be there; ``None`` before the first.
+    """
+
+    def __init__(
+        self, client: VllmClient, settings: ServerSettings, transport: str,
+        transfer: Callable[[VllmClient, PreTrainedModel, float], None],
+    ) -> None:
+        self._client, self._settings, self._transport, self._transfer = client, settings, transport, transfer
+        self.version: int | None = None
+
+    def sync(self, model: PreTrainedModel, version: int, digest: str) -> Synced:
+        """See :class:`WeightSync`."""
+        self._update(model, version)
+        gap = self._prove(model, version)
+        self.version = version
+        return Synced(self._client.url, self._transport, gap)
+
+    def _update(self, model: PreTrainedModel, version: int) -> None:
+        client, deadline_s = self._client, self._settings.deadline_s
+        try:
+            client.post("/pause", deadline_s, params={"mode": "wait"})
+        except VllmError as error:
+            self._attempt("/resume")
+            raise WeightSyncFailed(f"version {version}: not begun: {error}") from error
+        try:
+            self._transfer(client, model, deadline_s)
+            if not client.post("/reset_prefix_cache", deadline_s).get("success"):
+                raise VllmError(f"POST /reset_prefix_cache at {client.url}: the server kept its cache")
+            client.post("/update_weight_version", deadline_s, {"new_version": str(version)})
+            client.post("/resume", deadline_s)
+        except (VllmError, OSError) as error:
+            self._close()
+            raise WeightSyncFailed(
+                f"version {version}: {error}; {client.url} may hold half of it and stays paused until an update succeeds; "
+                "start it again if none does"
+            ) from error
+
+    def _prove(self, model: PreTrainedModel, version: int) -> float:
+        try:
+            gap = probe_gap(self._client, model, self._settings)
+        except (VllmError, NotWhatWasAsked) as error:
+            self._close()
+            raise WeightSyncFailed(f"version {version}: the probe failed: {error}") from error
+        if not gap <= self._settings.tolerance:
+            self._close()
+            raise WeightSyncFailed(
+                f"version {version}: {self._client.url} samples the probe with log-probabilities up to {gap:.3g} nats from "
+                f"the trainer's, {self._settings.tolerance:g} are allowed; it is paused. Another precision or --logprobs-mode "
+                "than the trainer's? On a CPU: embeddings tied to the output head (serve what trainer.serving_copy writes)?")
+        return gap
+
+    def _close(self) -> None:
+        """Let nobody sample from weights that are in doubt."""
+        self._attempt("/pause", params={"mode": "abort"})
+        self._attempt("/update_weight_version", body={"new_version": UNPROVEN})
+
+    def _attempt(self, path: str, **values: object) -> None:
+        """Ask once; the error that led here is the one that is told."""
+        try:
+            self._client.post(path, self._settings.deadline_s, **values)
+        except VllmError:
+            return
+
+
+def probe_ids(vocab_size: int) -> list[int]:
+    """A fixed prompt: ids spread over a vocabulary."""
+    return [(7_919 * number + 13) % vocab_size for number in range(PROBE_PROMPT_TOKENS)]
+
+
+def probe_gap(client: VllmClient, model: PreTrainedModel, settings: ServerSettings) -> float:
+    """Largest difference between the server's log-probabilities of a message it samples and the model's own, nats.
+
+    Raises:
+        VllmError: the server does not sample.
+        NotWhatWasAsked: its answer lacks what is needed.
+    """
+    prompt = probe_ids(model.config.vocab_size)
+    answer = client.post(COMPLETIONS, settings.deadline_s, {
+        "model": client.facts(settings.deadline_s).model, "prompt": prompt, "max_tokens": PROBE_TOKENS, "seed": PROBE_SEED,
+        "temperature": settings.temperature, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "ignore_eos": True, "logprobs": 0,
+        "return_token_ids": True, "add_special_tokens": False})
+    _, ids, logprobs = message_in(answer)
+    return float(np.abs(own_logprobs(model, prompt, ids, settings.temperature) - np.array(logprobs, np.float64)).max())
+
+
+def own_logprobs(model: PreTrainedModel, prompt: list[int], ids: list[int], temperature: float) -> np.ndarray:
+    """The model's log-probabilities of ``ids`` behind ``prompt``, shape (len(ids),), float64."""
+    policy = halves(model)
+    tokens = padded([np.array(prompt + ids)], [np.array([0] * len(prompt) + [1] * len(ids))], policy.device)
+    with torch.no_grad():
+        return score(policy, tokens, temperature).logprobs_N.double().cpu().numpy()
+
+
+def by_files(folder: Path) -> Callable[[VllmClient, PreTrainedModel, float], None]:
+    """The way through files of this machine's memory: the one that works for a server on a CPU.
+
+    Args:
+        folder: a folder in memory, for one server alone.
+    """
+
+    def transfer(client: VllmClient, model: PreTrainedModel, deadline_s: float) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            write_serving_copy(model, folder)
+            client.post("/collective_rpc", deadline_s, {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    return transfer
