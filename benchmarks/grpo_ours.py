@@ -6,8 +6,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.grpo_workload import (
     MAX_EPISODE_TOKENS,
     MAX_MESSAGE_TOKENS,
@@ -60,7 +58,7 @@ def step(num_rounds: int, folder: Path) -> dict[str, object]:
 
 
 def _steps(num_rounds: int, folder: Path, log: TimedLog) -> dict[str, object]:
-    config, policy = train_config(), small_policy()
+    config, policy = train_config(), small_policy(folder)
     engine, sampler = TorchEngine(policy.model, config), HFSampler(policy.model, policy.template)
     known, new_episode = {task.task_id: task for task in tasks()}, EpisodeMaker(policy.template.parser)
     params = SamplingParams(SEED, MAX_MESSAGE_TOKENS, MAX_EPISODE_TOKENS)
@@ -91,7 +89,8 @@ def _announcement(plan: BatchPlanned, engine: TorchEngine, batch: object, groups
         StepCompleted, "bench", step=plan.step, epoch=0, stage="full", policy_version=plan.step,
         weights_digest=engine.digest(), is_last_of_epoch=False, num_groups=batch.num_groups,
         num_zero_variance=batch.num_zero_variance, num_trajectories=len(batch.sequences),
-        num_trained_tokens=batch.num_trained_tokens, group_ids=tuple(group.group_id for group in groups), metrics=metrics)
+        num_trained_tokens=batch.num_trained_tokens, group_ids=tuple(group.group_id for group in groups),
+        metrics=metrics)
 
 
 def recorded(bodies: Sequence[TrajectoryRecorded]) -> Recorded:
@@ -101,9 +100,10 @@ def recorded(bodies: Sequence[TrajectoryRecorded]) -> Recorded:
         [unpack_logprobs(body.logprobs) for body in bodies], [float(body.reward or 0.0) for body in bodies])
 
 
-def update(num_rounds: int, batch_file: Path) -> dict[str, object]:
+def update(num_rounds: int, folder: Path) -> dict[str, object]:
     """The update alone on recorded rollouts of the small policy."""
-    return _updates(num_rounds, TorchEngine(small_policy().model, train_config()), Recorded.load(batch_file))
+    engine = TorchEngine(small_policy(folder).model, train_config())
+    return _updates(num_rounds, engine, Recorded.load(folder / "ours.npz"))
 
 
 def large_update(num_rounds: int) -> dict[str, object]:
@@ -124,8 +124,7 @@ def _updates(num_rounds: int, engine: TorchEngine, batch: Recorded) -> dict[str,
             **batch.facts}
 
 
-def loss_on(batch_file: Path) -> float:
+def loss_on_theirs(folder: Path) -> float:
     """Our loss on rollouts the other side played."""
-    played = Recorded.load(batch_file)
-    assert np.isfinite(played.rewards).all()
-    return TorchEngine(small_policy().model, train_config()).update(played.as_update())["loss"]
+    played = Recorded.load(folder / "trl.npz")
+    return TorchEngine(small_policy(folder).model, train_config()).update(played.as_update())["loss"]

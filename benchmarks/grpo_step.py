@@ -3,17 +3,18 @@
 ``python -m benchmarks.grpo_step`` prints a table; with ``--json`` the last line is one JSON object. Needs the extra
 ``bench``. Three comparisons, each part in a process of its own so that its peak memory is its own:
 
-(a) a whole multi-turn step: 8 tasks x 16 rollouts in the simulators, one update. Ours writes every event to a real embedded
-    broker and waits for it; TRL plays the same episodes through its rollout hook, all live ones in lockstep.
+(a) a whole multi-turn step: 8 tasks x 16 rollouts in the simulators, one update. Ours writes every event to a real
+    embedded broker and waits for it; TRL plays the same episodes through its rollout hook, all live ones in lockstep.
 (b) the update alone under a vocabulary of 151,936: one group of 16 multi-turn sequences of 512 to 1,536 tokens; peak
-    memory over what the imports took, and time. TRL takes 8 rows at once, its default, ours its token budget with packing.
-(c) the update alone at 1,500 tokens of vocabulary on the rollouts recorded in (a).
+    memory over what the imports took, and time. TRL takes 8 rows at once, its default, ours its token budget with
+    packing.
+(c) the update alone at 1,000 tokens of vocabulary, those of the shipped policy, on the rollouts recorded in (a).
 
-Ratios are of CPU time, best round, sides in turns, so that other work on the machine favours nobody; wall time is reported
-too. Losses are compared on the same batch: (a) TRL's own rollouts given to our engine, (b) and (c) one batch for both.
-Gradient checkpointing is off on both sides. What the ratios owe to: (a) one cache kept across turns instead of the whole
-history read again for every message; (b, c) only sampled tokens are scored, where TRL scores every position on a CPU,
-and no logits beyond one piece exist.
+Ratios are of CPU time, best round, sides in turns, so that other work on the machine favours nobody; wall time is
+reported too. Losses are compared on the same batch: (a) TRL's own rollouts given to our engine, (b) and (c) one batch
+for both. Gradient checkpointing is off on both sides. What the ratios owe to: (a) one cache kept across turns instead of
+the whole history read again for every message; (b, c) only sampled tokens are scored, where TRL scores every position on
+a CPU, and no logits beyond one piece exist.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def part(name: str, rounds: int, folder: Path) -> dict[str, object]:
         RuntimeError: it failed; the text is the end of what it said.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.grpo_step", "--part", name, "--rounds", str(rounds), "--folder", str(folder)],
+        [sys.executable, "-m", "benchmarks.grpo_step", "--part", name, "--rounds", str(rounds), "--folder",
+         str(folder)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}, capture_output=True, text=True,
         timeout=PART_TIMEOUT_S, check=False)
     if done.returncode:
@@ -62,10 +64,10 @@ def measured(name: str, rounds: int, folder: Path) -> dict[str, object]:
     if what == "step":
         return module.step(rounds, folder)
     if what == "update":
-        return module.update(rounds, folder / "ours.npz")
+        return module.update(rounds, folder)
     if what == "large":
         return module.large_update(rounds)
-    return {"loss": module.loss_on(folder / "trl.npz")}
+    return {"loss": module.loss_on_theirs(folder)}
 
 
 def best(results: list[dict], key: str) -> float:
@@ -103,7 +105,8 @@ def whole_step(repeats: int, rounds: int, folder: Path, console: Console) -> dic
     log_share = sum(e["log_wall_s"] for e in entries) / sum(e["wall_s"] for e in entries)
     log_cpu_share = sum(e["log_cpu_s"] for e in entries) / sum(e["cpu_s"] for e in entries)
     times = {f"{side}_{kind}_s": round(best(found[side], f"{kind}_s"), 3) for side in found for kind in ("cpu", "wall")}
-    per_token = {side: min(e["cpu_s"] / e["tokens"] for r in results for e in r["rounds"]) for side, results in found.items()}
+    per_token = {side: min(e["cpu_s"] / e["tokens"] for r in results for e in r["rounds"])
+                 for side, results in found.items()}
     return {
         "ratio": times["trl_cpu_s"] / times["ours_cpu_s"], "ratio_per_token": per_token["trl"] / per_token["ours"],
         "log_share": log_share, "log_cpu_share": log_cpu_share, **times,
@@ -130,7 +133,8 @@ def small_vocabulary(repeats: int, rounds: int, folder: Path, console: Console) 
     times = {"ours_cpu_s": best(found["ours"], "cpu_s"), "trl_cpu_s": best(found["trl"], "update_cpu_s")}
     return {
         "ratio": times["trl_cpu_s"] / times["ours_cpu_s"], **{k: round(v, 3) for k, v in times.items()},
-        "loss_difference": same_loss(found["ours"][-1]["loss"], found["trl"][-1]["loss"], "c"), **sizes(found["ours"][-1]),
+        "loss_difference": same_loss(found["ours"][-1]["loss"], found["trl"][-1]["loss"], "c"),
+        **sizes(found["ours"][-1]),
     }
 
 
@@ -147,7 +151,8 @@ def table(report: dict) -> Table:
                   f"{a['loss_difference']:.1e}")
     shown.add_row("(b) peak memory", f"{b['ours_mib']} MiB", f"{b['trl_mib']} MiB", f"{b['ratio_memory']:.2f} of TRL's",
                   f"{b['loss_difference']:.1e}")
-    shown.add_row("(b) update", f"{b['ours_cpu_s']:.2f} s", f"{b['trl_cpu_s']:.2f} s", f"{b['ratio_time']:.1f} x faster", "")
+    shown.add_row("(b) update", f"{b['ours_cpu_s']:.2f} s", f"{b['trl_cpu_s']:.2f} s", f"{b['ratio_time']:.1f} x faster",
+                  "")
     shown.add_row("(c) update", f"{c['ours_cpu_s']:.2f} s", f"{c['trl_cpu_s']:.2f} s", f"{c['ratio']:.1f} x faster",
                   f"{c['loss_difference']:.1e}")
     shown.add_row("event log", f"{100 * a['log_share']:.2f} % of the step", "", "", "")
@@ -166,9 +171,12 @@ def main() -> None:
     if chosen.part:
         print(json.dumps(measured(chosen.part, chosen.rounds, chosen.folder)))
         return
+    from benchmarks.grpo_workload import keep_policy
+
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
+        keep_policy(folder)
         step = whole_step(chosen.repeats, chosen.rounds, folder, console)
         small = small_vocabulary(chosen.repeats, chosen.rounds, folder, console)
         large = large_vocabulary(chosen.rounds, folder, console)

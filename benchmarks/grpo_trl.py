@@ -1,8 +1,8 @@
 """TRL's side of ``benchmarks.grpo_step``: ``GRPOTrainer`` with a rollout function, as its documentation asks for.
 
-TRL has no path for several user turns, so the episodes are driven by a rollout function, in the manner of TRL's own tool
-loop: all live episodes generate one message with ``_generate_single_turn``, then every episode hears its answer, and the
-next message is generated from the whole history. What a tool or user said is masked with ``env_mask``.
+TRL has no path for several user turns, so the episodes are driven by a rollout function, in the manner of TRL's own
+tool loop: all live episodes generate one message with ``_generate_single_turn``, then every episode hears its answer,
+and the next message is generated from the whole history. What a tool or user said is masked with ``env_mask``.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ class Laps(TrainerCallback):
         self.steps.append(self.clock.lap())
 
 
-def run(model: PreTrainedModel, rollout: Rollout, prompts: list[str], num_steps: int, rows_at_once: int) -> dict[str, object]:
-    """Train some steps; per step CPU and wall seconds in all and of the part that makes the batch, and the last loss."""
+def run(
+    model: PreTrainedModel, rollout: Rollout, prompts: list[str], num_steps: int, rows_at_once: int
+) -> dict[str, object]:
+    """Train some steps; per step CPU and wall seconds in all and without making the batch, and the last loss."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -80,22 +82,24 @@ def run(model: PreTrainedModel, rollout: Rollout, prompts: list[str], num_steps:
         trainer._generate_and_score_completions = timed
         trainer.train()
         log = [entry for entry in trainer.state.log_history if "loss" in entry][-1]
-    rounds = [{"cpu_s": step[0], "wall_s": step[1], "update_cpu_s": step[0] - made[0], "update_wall_s": step[1] - made[1]}
+    rounds = [{"cpu_s": step[0], "wall_s": step[1], "update_cpu_s": step[0] - made[0],
+               "update_wall_s": step[1] - made[1]}
               for step, made in zip(laps.steps, making, strict=True)]
     return {"rounds": rounds[1:], "loss": log["loss"], "grad_norm": log["grad_norm"]}
 
 
 def step(num_rounds: int, folder: Path) -> dict[str, object]:
     """Whole steps, rollouts in the simulators included."""
-    policy = small_policy()
+    policy = small_policy(folder)
     template, new_episode = policy.template, EpisodeMaker(policy.template.parser)
     policy.model.generation_config.eos_token_id = sorted(template.stop_ids)
     known = {task.task_id: task for task in tasks()}
-    played: list[Recorded] = []
+    played: list[tuple] = []
 
     def rollout(prompts: list[str], trainer: object) -> dict:
         episodes = [new_episode(known[task_id]) for task_id in prompts]
-        ids = [[*template.start_ids(e._task, tuple(e.offered.values())), *template.incoming_ids(e.incoming)] for e in episodes]
+        ids = [[*template.start_ids(known[task_id], tuple(e.offered.values())), *template.incoming_ids(e.incoming)]
+               for task_id, e in zip(prompts, episodes, strict=True)]
         masks = [[0] * len(shown) for shown in ids]
         starts = [len(shown) for shown in ids]
         while live := [i for i, episode in enumerate(episodes) if not episode.done]:
@@ -103,14 +107,15 @@ def step(num_rounds: int, folder: Path) -> dict[str, object]:
             for i, message in zip(live, messages, strict=True):
                 _take(episodes[i], ids[i], masks[i], message, template)
         rewards = [episode.reward for episode in episodes]
-        played.append(_recorded(ids, masks, rewards))
+        played.append((ids, masks, rewards))
         return _output(ids, masks, starts, rewards)
 
     found = run(policy.model, rollout, list(known), num_rounds + 1, K)
-    for entry, batch in zip(found["rounds"], played[1:], strict=True):
-        entry["tokens"] = batch.facts["tokens"]
-    played[-1].save(folder / "trl.npz")
-    return {**found, **played[-1].facts}
+    for entry, (ids, *_) in zip(found["rounds"], played[1:], strict=True):
+        entry["tokens"] = sum(len(each) for each in ids)
+    batch = _recorded(*played[-1], folder)
+    batch.save(folder / "trl.npz")
+    return {**found, **batch.facts}
 
 
 def _take(episode: object, ids: list[int], mask: list[int], message: list[int], template: object) -> None:
@@ -132,14 +137,14 @@ def _take(episode: object, ids: list[int], mask: list[int], message: list[int], 
     mask += [0] * len(shown)
 
 
-def _recorded(ids: list[list[int]], masks: list[list[int]], rewards: list[float]) -> Recorded:
+def _recorded(ids: list[list[int]], masks: list[list[int]], rewards: list[float], folder: Path) -> Recorded:
     import numpy as np
 
     from trainer.causal_lm import halves
     from trainer.logprobs import padded, score
 
     arrays, flags = [np.array(i, np.int32) for i in ids], [np.array(m, np.uint8) for m in masks]
-    policy, logprobs = halves(small_policy().model), []
+    policy, logprobs = halves(small_policy(folder).model), []
     for own, mask in zip(arrays, flags, strict=True):
         with torch.no_grad():
             scored_N = score(policy, padded([own], [mask], policy.device)).logprobs_N.numpy()
@@ -164,11 +169,11 @@ def _replayed(batch: Recorded) -> Rollout:
     return lambda prompts, trainer: _output(ids, masks, starts, batch.rewards)
 
 
-def update(num_rounds: int, batch_file: Path) -> dict[str, object]:
+def update(num_rounds: int, folder: Path) -> dict[str, object]:
     """The update alone on recorded rollouts of the small policy."""
-    batch = Recorded.load(batch_file)
+    batch = Recorded.load(folder / "ours.npz")
     prompts = [str(number) for number in range(NUM_TASKS)]
-    return {**run(small_policy().model, _replayed(batch), prompts, num_rounds + 1, K), **batch.facts}
+    return {**run(small_policy(folder).model, _replayed(batch), prompts, num_rounds + 1, K), **batch.facts}
 
 
 def large_update(num_rounds: int, rows_at_once: int = 8) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""``rods chat``: one task played turn by turn before a person, who may say something else than the task's user would."""
+"""``rods chat``: one task played turn by turn before a person, who may say something else than its user would."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ class Narrated:
         if message.detail:
             self._say("note", message.detail, "yellow")
         if message.code in (0, 1):
-            self._say("turn", f"{message.turn + 1} was {'right' if message.code else 'wrong'}", "green" if message.code else "red")
+            verdict, style = ("right", "green") if message.code else ("wrong", "red")
+            self._say("turn", f"{message.turn + 1} was {verdict}", style)
         return message
 
     def cut(self, reason: FinishReason) -> None:
@@ -112,7 +113,8 @@ def show(
     task = task_of(task_id, split, environment_name)
     player = player_of(model, tokenizer, parser)
     episode = Narrated(episodes_of("progress", player.template.parser)(task), console, ask)
-    console.print(f"{task.task_id}: {len(task.turns)} turns, {len(episode.offered)} functions of {', '.join(task.involved_classes)}")
+    owners = ", ".join(task.involved_classes)
+    console.print(f"{task.task_id}: {len(task.turns)} turns, {len(episode.offered)} functions of {owners}")
     params = SamplingParams(seed, min(max_message_tokens, player.max_tokens), player.max_tokens, greedy=greedy)
     rollout = player.sampler.rollout([RolloutRequest(task, episode, 0, ("chat", task.task_id, 0))], params)[0]
     verdicts = " ".join(str(verdict) for verdict in episode.turn_verdicts)

@@ -105,8 +105,8 @@ def evaluated(options: EvalOptions, console: Console) -> dict[str, object]:
     started_s = time.monotonic()
     with Progress(console=console, transient=True) as bar:
         line = bar.add_task("playing", total=len(tasks) * options.pass_k)
-        played = play(suite, player.sampler, params, episodes_of(options.profile, player.template.parser), options.at_once,
-                      lambda finished, total: bar.update(line, completed=finished))
+        played = play(suite, player.sampler, params, episodes_of(options.profile, player.template.parser),
+                      options.at_once, lambda finished, total: bar.update(line, completed=finished))
     return {
         "model": options.model, "suite": options.suite, "split": options.split, "profile": options.profile,
         "mode": "greedy" if options.greedy else "sampled", "rollouts_per_task": options.pass_k,
@@ -157,7 +157,8 @@ def actions_table(result: dict) -> Table:
     names = ("acted", "asked", "declined", "answered", "malformed")
     for heading in ("category", *names, "nothing to call", "class right", "silent", "right but wrong class"):
         table.add_column(heading, justify="left" if heading == "category" else "right")
-    keys = (*names, "num_no_call_turns", "num_no_call_class_right", "num_no_call_silent", "num_right_verdict_wrong_class")
+    keys = (*names, "num_no_call_turns", "num_no_call_class_right", "num_no_call_silent",
+            "num_right_verdict_wrong_class")
     for category, counts in result["actions"].items():
         table.add_row(category, *(str(counts[key]) for key in keys))
     return table

@@ -1,8 +1,8 @@
 """Counts that nothing is lost and nothing counted twice. Pure.
 
-Exactly one terminal fact per dispatched unit: each planned (step, task) of a finished step ends in one group for each attempt
-at it that was opened, of which the first counts, each signal
-in one outcome, each planned step in one StepCompleted, and each synthesized task is waiting, active or retired.
+Exactly one terminal fact per dispatched unit: each planned (step, task) of a finished step ends in one group for each
+attempt at it that was opened (the first in the log counts), each signal in one outcome, each planned step in one
+StepCompleted, and each synthesized task is waiting, active or retired.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from streams.decide import decide
 from streams.log import Log, Place, Record
 from streams.pool import Pool, apply, initial
 from streams.reader import dead_letter, event_of
+from streams.refold import fold_log
 from streams.rows import PoolRow, row_of, touched
 
 INPUT_TOPICS = ("runs", "tasks", "rollouts", "synthesis-outcomes", "steps")
@@ -50,28 +51,20 @@ class PoolKeeper:
             streams.log.LogUnavailable: the log cannot be read.
         """
         for number in sorted(partitions):
-            self.pools[number] = {}
             ends = {p: end for p, end in log.end_offsets(INPUT_TOPICS + OUTPUT_TOPICS).items() if p.partition == number}
-            cursor = dict.fromkeys(ends, 0)
-            while any(cursor[place] < end for place, end in ends.items()):
-                for record in log.read(cursor, timeout_s=timeout_s):
-                    cursor[record.place] = record.offset + 1
-                    self._fold_record(record)
+            snapshot = fold_log(log, ends, timeout_s=timeout_s)
+            self.pools[number] = dict(snapshot.pools)
+            for place, offset in snapshot.cursor.items():
+                self._reached(place, offset)
 
     def forget(self, partitions: Iterable[int]) -> None:
         """Drop partitions that another worker keeps now."""
         for number in partitions:
             self.pools.pop(number, None)
 
-    def _fold_record(self, record: Record) -> Event | None:
-        if record.topic in INPUT_TOPICS:
-            self.cursors[record.place] = max(self.cursors.get(record.place, 0), record.offset + 1)
-        try:
-            event = event_of(record)
-        except Undecodable:
-            return None
-        self._fold(record.partition, event)
-        return event
+    def _reached(self, place: Place, next_offset: int) -> None:
+        if place.topic in INPUT_TOPICS:
+            self.cursors[place] = max(self.cursors.get(place, 0), next_offset)
 
     def _fold(self, partition: int, event: Event) -> None:
         runs = self.pools[partition]
@@ -84,26 +77,28 @@ class PoolKeeper:
             KeyError: the partition was not folded first.
         """
         self.num_heard += 1
+        self._reached(record.place, record.offset + 1)
         try:
-            event_of(record)
+            event = event_of(record)
         except Undecodable as error:
-            self.cursors[record.place] = max(self.cursors.get(record.place, 0), record.offset + 1)
             run_id = (record.key or b"").decode(errors="replace")
             return Heard(say=(dead_letter(record, error, run_id, "pool"),))
-        event = self._fold_record(record)
+        self._fold(record.partition, event)
         due = self.due(record.partition, event.run_id)
         return Heard(say=tuple(due), rows=self._rows(record.partition, event.run_id, (event, *due)))
 
     def due(self, partition: int, run_id: str) -> list[Event]:
-        """Decide for one run and fold what was decided."""
+        """Decide for one run until nothing is due, and fold what was decided."""
         cursor = tuple(
             Cursor(topic=place.topic, partition=place.partition, next_offset=offset)
             for place, offset in sorted(self.cursors.items()) if place.partition == partition
         )
-        events = decide(self.pools[partition][run_id], cursor)
-        for event in events:
-            self._fold(partition, event)
-        return events
+        said: list[Event] = []
+        while events := decide(self.pools[partition][run_id], cursor):
+            for event in events:
+                self._fold(partition, event)
+            said += events
+        return said
 
     def _rows(self, partition: int, run_id: str, events: Iterable[Event]) -> tuple[PoolRow, ...]:
         pool = self.pools[partition][run_id]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import reduce, singledispatch
+from functools import singledispatch
 from itertools import groupby
 
 from immutables import Map
@@ -123,7 +123,11 @@ def apply(pool: Pool, event: Event | GroupHead) -> Pool:
 def fold(pool: Pool, events: Iterable[Event | GroupHead]) -> Pool:
     """The pool after many events: what :func:`apply` gives one by one, with neighbouring groups in one go."""
     for are_groups, run in groupby(events, key=lambda event: isinstance(event, GROUPS)):
-        pool = with_groups(pool, run) if are_groups else reduce(apply, run, pool)
+        if are_groups:
+            pool = with_groups(pool, run)
+        else:
+            for event in run:
+                pool = apply(pool, event)
     return pool
 
 

@@ -118,11 +118,13 @@ def fold_log(
     with without_cycle_collection():
         for are_first in (True, False):
             wanted = {place: end for place, end in ends.items() if (place.topic in FIRST) is are_first}
-            while behind := {p: state.cursor.get(p, 0) for p, end in wanted.items() if state.cursor.get(p, 0) < end}:
-                records = log.read(behind, max_records=CHUNK, timeout_s=timeout_s)
+            cursor = {place: state.cursor.get(place, 0) for place in wanted}
+            while any(cursor[place] < end for place, end in wanted.items()):
+                records = log.read(cursor, max_records=CHUNK, timeout_s=timeout_s)
                 if not records:
-                    raise LogUnavailable(f"no record for {timeout_s:.0f} s, still behind at {behind} of {wanted}")
+                    raise LogUnavailable(f"no record for {timeout_s:.0f} s at {cursor}, the ends {wanted} were not reached")
                 state = folded(state, records)
+                cursor = {place: state.cursor.get(place, 0) for place in wanted}
                 on_records(len(records))
     return state
 

@@ -25,13 +25,13 @@ class Seed:
         task: The task.
         root_task_id: Human ancestor.
         generation: Distance from the human ancestor, 0 for a human task.
-        signal_id: event_id of the BoundaryDetected that asks for a variant.
+        draw_key: What every draw and the variant's id hang on: seed task and step of the signal, not the run.
     """
 
     task: Task
     root_task_id: str
     generation: int
-    signal_id: str
+    draw_key: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ async def outcome_of(
         tell: hears each stage and completion as it comes.
     """
     notebook = Notebook(tell) if tell else Notebook()
-    seed = Seed(task, signal.root_task_id, signal.generation, signal.signal_id)
+    seed = Seed(task, signal.root_task_id, signal.generation, draw_key(signal))
     job = Job(signal, seed, book, backend, config, notebook)
     try:
         terminal = await _in_time(job)
@@ -125,7 +125,7 @@ async def _attempts(job: Job) -> Event:
         return _failed(job)
     environment = environment_named(job.seed.task.environment)
     for number in range(job.config.max_attempts):
-        attempt = Attempt(number, draw_seed(job.signal.signal_id, number), tuple(failures), job.notebook)
+        attempt = Attempt(number, draw_seed(draw_key(job.signal), number), tuple(failures), job.notebook)
         result = await _attempt(environment, job, attempt)
         if isinstance(result, Draft):
             return _synthesized(job, result, environment)
@@ -179,19 +179,24 @@ def _kept(attempt: Attempt, draft: Draft, failure: Failure) -> Failure:
 
 
 def _named(draft: Draft, seed: Seed) -> Draft:
-    task = replace(draft.task, task_id=variant_id(seed.root_task_id, seed.task, seed.signal_id))
+    task = replace(draft.task, task_id=variant_id(seed.root_task_id, seed.task, seed.draw_key))
     return replace(draft, task=task)
 
 
-def variant_id(root_task_id: str, seed: Task, signal_id: str) -> str:
+def draw_key(signal: BoundaryDetected) -> str:
+    """What all draws for a signal hang on: seed task and step, not the run, so that equal runs make equal variants."""
+    return f"{signal.task_id}\x1f{signal.step}"
+
+
+def variant_id(root_task_id: str, seed: Task, key: str) -> str:
     """Id of the variant that answers a signal: human ancestor, category if the ancestor's id does not tell it, hash."""
     category = "" if seed.category.value in root_task_id else f"~{seed.category.value}"
-    return f"{root_task_id}{category}~{hashlib.sha256(signal_id.encode()).hexdigest()[:10]}"
+    return f"{root_task_id}{category}~{hashlib.sha256(key.encode()).hexdigest()[:10]}"
 
 
-def draw_seed(signal_id: str, number: int) -> int:
+def draw_seed(key: str, number: int) -> int:
     """Seed of all draws of one attempt: a digest of signal and attempt number, 64 bits."""
-    return int.from_bytes(hashlib.sha256(f"{signal_id}\x1f{number}".encode()).digest()[:8], "big")
+    return int.from_bytes(hashlib.sha256(f"{key}\x1f{number}".encode()).digest()[:8], "big")
 
 
 def _synthesized(job: Job, draft: Draft, environment: Environment) -> TaskSynthesized:

@@ -133,8 +133,8 @@ def latest_complete(root: Path) -> Checkpoint | None:
 
 
 def keep_newest(root: Path, num_kept: int, keep_step: int | None = None) -> None:
-    """Delete all complete checkpoints but the newest ``num_kept``, that of ``keep_step``, and those a replay starts from:
-    step 0 and pinned ones."""
+    """Delete all complete checkpoints but the newest ``num_kept``, that of ``keep_step``, and those a replay starts
+    from: step 0 and pinned ones."""
     for checkpoint in complete_checkpoints(root)[:-max(1, num_kept)]:
         if checkpoint.step not in (0, keep_step) and not (checkpoint.path / PINNED).exists():
             _remove(checkpoint.path)

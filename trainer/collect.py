@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from schemas import Event, make
-from schemas.events import BatchPlanned, GroupReopened, RolloutGroupCompleted, TrajectoryRecorded, WeightsSynced
-from trainer.dispatch import GroupKey
+from schemas.events import BatchPlanned, RolloutGroupCompleted, TrajectoryRecorded, WeightsSynced
+from trainer.dispatch import GroupKey, reopening
 from trainer.rollouts import group_of, unplayed
 from trainer.setup import NothingCame, TrainerSetup
 from trainer.staleness import is_alarming, sorted_out
@@ -95,8 +95,7 @@ def _given_up(
     setup: TrainerSetup, view: RunView, plan: BatchPlanned, task_id: str, attempt: int, detail: str
 ) -> list[Event]:
     if attempt + 1 < setup.config.workers.max_attempts:
-        return [make(GroupReopened, setup.run_id, caused_by=plan.event_id, step=plan.step, task_id=task_id,
-                     attempt=attempt + 1, detail=detail)]
+        return [reopening(setup.run_id, (plan.step, task_id), attempt + 1, detail, plan.event_id)]
     return closed_group(setup, view, plan, task_id, detail)
 
 

@@ -1,10 +1,10 @@
 """When a curriculum stage is over and what begins next. Pure.
 
 A stage lasts a fixed number of epochs, or until held-out reward has converged and the gradient norm is steady
-(EnvTuning's rule: move on when validation accuracy has converged and the gradient norm is steady). How long such a stage
-will last is not known when it begins, and the pool plans no epoch beyond what was opened. So it is opened piece by piece:
-first for ``min_epochs``, then for one epoch at a time under the names ``base+1``, ``base+2``; every piece is a StageStarted
-event of its own, and the pool waits at the end of each as it does at the end of any stage.
+(EnvTuning's rule: move on when validation accuracy has converged and the gradient norm is steady). How long such a
+stage will last is not known when it begins, and the pool plans no epoch beyond what was opened. So it is opened piece by
+piece: first for ``min_epochs``, then for one epoch at a time under the names ``base+1``, ``base+2``; every piece is a
+StageStarted event of its own, and the pool waits at the end of each as it does at the end of any stage.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ from trainer.recompute import recomputing
 from trainer.weights import weights_digest
 from trainer.zero import Shards, Through, ds_config
 
-EQUAL_EVERYWHERE = frozenset({"num_updates", "num_minibatches", "grad_norm", "num_dropped_groups", "num_refilled_groups"})
+EQUAL_EVERYWHERE = frozenset(
+    {"num_updates", "num_minibatches", "grad_norm", "num_dropped_groups", "num_refilled_groups"})
 LARGEST = frozenset({"gap_max"})
 
 

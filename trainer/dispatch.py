@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from schemas import make
+from schemas import event_id, make
 from schemas.events import BatchPlanned, EpochPlanned, Event, GroupClaimed, GroupReopened, WeightsSynced
 from trainer.staleness import Bound, may_begin
 
@@ -62,6 +62,20 @@ class Dispatch:
         self._attempts = {key: attempt for key, attempt in self._attempts.items() if key[0] >= step}
 
 
+def reopening(run_id: str, key: GroupKey, attempt: int, detail: str, caused_by: str = "") -> GroupReopened:
+    """The event that opens an attempt at a group.
+
+    Args:
+        run_id: the run.
+        key: the group.
+        attempt: the attempt that may be claimed from now on.
+        detail: why the one before was given up.
+        caused_by: id of the batch, if the trainer opens it.
+    """
+    step, task_id = key
+    return make(GroupReopened, run_id, caused_by=caused_by, step=step, task_id=task_id, attempt=attempt, detail=detail)
+
+
 @dataclass(frozen=True, slots=True)
 class Opening:
     """A group that can be played.
@@ -98,8 +112,8 @@ def foreseen(step: int, plans: dict[int, BatchPlanned], epochs: dict[int, EpochP
     if epoch is None or epoch.first_step not in plans:
         return None
     size, index = len(plans[epoch.first_step].task_ids), step - epoch.first_step
-    return make(
-        BatchPlanned, epoch.run_id, step=step, epoch=epoch.epoch,
+    return BatchPlanned(
+        event_id=event_id(epoch.run_id, "BatchPlanned", step), run_id=epoch.run_id, step=step, epoch=epoch.epoch,
         task_ids=epoch.order[index * size : (index + 1) * size], is_last_of_epoch=index == epoch.num_steps - 1,
         input_cursor=(),
     )

@@ -1,7 +1,7 @@
 """Figures of an evaluation with their uncertainty. Pure: equal results give equal figures.
 
-Intervals are at 95 %. A share of tasks solved in one rollout each has a Wilson interval (Wilson 1927), which is honest at
-0 and at 1. Everything else has a percentile bootstrap over tasks (Efron 1979), for rollouts of one task are not
+Intervals are at 95 %. A share of tasks solved in one rollout each has a Wilson interval (Wilson 1927), which is honest
+at 0 and at 1. Everything else has a percentile bootstrap over tasks (Efron 1979), for rollouts of one task are not
 independent of each other.
 """
 
@@ -124,8 +124,9 @@ def report(played: Sequence[Played], k: int = 1) -> dict[str, object]:
         played: all rollouts, equally many of every task.
         k: the k of pass@k; 1 leaves it out.
     """
+    names = dict.fromkeys(each.category for each in played)
     categories: Mapping[str, list[Played]] = {
-        name: [each for each in played if each.category == name] for name in dict.fromkeys(each.category for each in played)}
+        name: [each for each in played if each.category == name] for name in names}
     parts = {name: figures(rollouts, k) for name, rollouts in categories.items()}
     alone = len(played) == len(by_task(played))
     return {

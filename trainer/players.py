@@ -81,6 +81,7 @@ def _served(url: str, tokenizer: str, parser: str) -> Player:
         generation = GenerationConfig.from_pretrained(tokenizer)
     except OSError:
         generation = None
-    template = choose_template(SimpleNamespace(generation_config=generation), AutoTokenizer.from_pretrained(tokenizer), parser)
+    speaks = SimpleNamespace(generation_config=generation)
+    template = choose_template(speaks, AutoTokenizer.from_pretrained(tokenizer), parser)
     sampler = VllmServerSampler(url, template)
     return Player(url, sampler, template, sampler.facts().max_tokens)

@@ -24,7 +24,8 @@ def recomputing(model: PreTrainedModel, wanted: bool = True) -> Iterator[None]:
         return
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
-        raise ValueError(f"{model.config.model_type} cannot compute its layers again: set gradient_checkpointing = false")
+        raise ValueError(f"{model.config.model_type} cannot compute its layers again: set "
+                         "gradient_checkpointing = false")
     model.gradient_checkpointing_enable({"use_reentrant": False})
     for layer in layers:
         layer.training = True

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from schemas import make
-from schemas.events import GroupClaimed, GroupReopened, TrajectoryRecorded, WeightsSynced
+from schemas.events import GroupClaimed, TrajectoryRecorded, WeightsSynced
 from streams.log import Log
 from streams.reader import EventReader
 from trainer.config import TrainerConfig
-from trainer.dispatch import Opening, upcoming
+from trainer.dispatch import Opening, reopening, upcoming
 from trainer.episodes import NewEpisode
 from trainer.rollouts import PlayedBy, group_of, requests_for, trajectory_of, unplayed
 from trainer.sampler import Rollout, Sampler, SamplingParams
@@ -134,9 +134,7 @@ class RolloutWorker:
         setup, view = self._setup, self._view
         lost = [key for key in view.dispatch.held_by(setup.name) if key[0] >= view.next_step and key not in view.groups]
         setup.log.append([
-            make(GroupReopened, setup.run_id, step=step, task_id=task_id,
-                 attempt=view.dispatch.attempt_of((step, task_id)) + 1, detail=f"{setup.name} was started again")
-            for step, task_id in lost
+            reopening(setup.run_id, key, view.dispatch.attempt_of(key) + 1, f"{setup.name} was started again") for key in lost
         ])
 
     def _free(self, version: int) -> list[Opening]:

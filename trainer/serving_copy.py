@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 
+from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -18,6 +19,7 @@ from trainer.policy import load_policy
 
 HEAD = "lm_head.weight"
 ONE_FILE = "100000GB"
+BODY_FILE, HEAD_FILE = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 
 def write_serving_copy(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
@@ -31,8 +33,14 @@ def write_serving_copy(model: PreTrainedModel, folder: Path, tokenizer: PreTrain
         tokenizer.save_pretrained(folder)
     if not model.config.tie_word_embeddings:
         return
+    body = (folder / "model.safetensors").rename(folder / BODY_FILE)
     head = model.get_output_embeddings().weight.detach().clone().contiguous().cpu()
-    save_file({HEAD: head}, folder / "lm_head.safetensors", metadata={"format": "pt"})
+    save_file({HEAD: head}, folder / HEAD_FILE, metadata={"format": "pt"})
+    with safe_open(body, framework="pt") as tensors:
+        places = {**dict.fromkeys(tensors.keys(), BODY_FILE), HEAD: HEAD_FILE}
+    num_bytes = sum((folder / name).stat().st_size for name in (BODY_FILE, HEAD_FILE))
+    index = {"metadata": {"total_size": num_bytes}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
     config = folder / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": False}, indent=2))
 

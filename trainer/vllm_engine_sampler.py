@@ -117,14 +117,16 @@ class VllmEngineSampler:
         return Synced("in process", "vllm-files", gap)
 
     def _probe_gap(self, model: PreTrainedModel) -> float:
-        from vllm import SamplingParams as VllmParams
-
         prompt = probe_ids(model.config.vocab_size)
-        asked = VllmParams(max_tokens=8, temperature=1.0, seed=0, ignore_eos=True, logprobs=0, detokenize=False)
-        output = self._llm.generate([{"prompt_token_ids": prompt}], asked, use_tqdm=False)[0]
+        output = self._llm.generate([{"prompt_token_ids": prompt}], self._probed(), use_tqdm=False)[0]
         _, ids, logprobs = message_of(output)
         own = own_logprobs(model, prompt, ids, 1.0)
         return float(max(abs(mine - theirs) for mine, theirs in zip(own, logprobs, strict=True)))
+
+    def _probed(self) -> object:
+        from vllm import SamplingParams as VllmParams
+
+        return VllmParams(max_tokens=8, temperature=1.0, seed=0, ignore_eos=True, logprobs=0, detokenize=False)
 
 
 def message_of(output: object) -> tuple[list[int], list[int], list[float]]:

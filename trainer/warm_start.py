@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 import transformers
 from pydantic import BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel
@@ -33,7 +34,7 @@ from environments.scoring import Reference
 from schemas.codec import as_record
 from schemas.events import Task
 from trainer.causal_lm import CausalLM, halves
-from trainer.logprobs import Padded, padded, score
+from trainer.logprobs import Padded, padded
 from trainer.policy import PolicyConfig, build_policy, save_policy, tokenizer_digest
 from trainer.template import COMPACT_TOKENS, CompactTemplate, Teaching
 from trainer.weights import weights_digest
@@ -65,6 +66,8 @@ class WarmStartConfig(BaseModel):
     final_lr_frac: float = Field(0.05, ge=0, le=1, description="Last learning rate as a share of the peak (cosine).")
     weight_decay: float = Field(0.01, ge=0, description="Weight decay of AdamW.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradient norm is clipped to this.")
+    label_smoothing: float = Field(0.03, ge=0, lt=1, description="Probability mass the imitation leaves to all other "
+                                   "tokens, so that the policy still explores when it is sampled.")
     bf16_autocast: bool = Field(False, description="Forward pass in bfloat16; slower for models this small.")
     seed: int = Field(0, ge=0, description="Seed of batch order and copy warm-up.")
     cache_dir: Path = Field(Path(".cache/warm-start"), description="Folder of finished warm starts.")
@@ -216,13 +219,13 @@ def _teach(model: PreTrainedModel, config: WarmStartConfig, seeds: Sequence[Trac
     generator = torch.Generator().manual_seed(config.seed)
     for step in range(config.num_copy_steps):
         batch = copy_batch(generator, model.config.vocab_size)
-        loss = _update(policy, optimizer, batch, config.copy_lr * min(1.0, (step + 1) / 20), config)
+        loss = _update(policy, optimizer, batch, config.copy_lr * min(1.0, (step + 1) / 20), 0.0, config)
         report(Progress("copy", step + 1, config.num_copy_steps, loss))
     rng = random.Random(config.seed)
     for step in range(config.num_steps):
         drawn = draw(rng, seeds, variants, config.batch_size, config.seed_frac)
         batch = padded([item.ids_T for item in drawn], [item.mask_T for item in drawn], model.device)
-        loss = _update(policy, optimizer, batch, learning_rate(step, config), config)
+        loss = _update(policy, optimizer, batch, learning_rate(step, config), config.label_smoothing, config)
         report(Progress("imitate", step + 1, config.num_steps, loss))
     model.eval()
     return loss
@@ -253,12 +256,15 @@ def copy_batch(generator: torch.Generator, vocab_size: int, *, num: int = 16, ha
     return Padded(torch.cat([first, first], dim=1), mask)
 
 
-def _update(policy: CausalLM, optimizer: torch.optim.Optimizer, batch: Padded, lr: float,
+def _update(policy: CausalLM, optimizer: torch.optim.Optimizer, batch: Padded, lr: float, label_smoothing: float,
             config: WarmStartConfig) -> float:
     for group in optimizer.param_groups:
         group["lr"] = lr
+    wanted_BT = batch.mask_BT[:, 1:]
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.bf16_autocast):
-        loss = -score(policy, batch).logprobs_N.mean()
+        hidden_BTH = policy.decoder(input_ids=batch.ids_BT, use_cache=False).last_hidden_state
+        logits_NV = policy.head(hidden_BTH[:, :-1][wanted_BT])
+    loss = F.cross_entropy(logits_NV.float(), batch.ids_BT[:, 1:][wanted_BT], label_smoothing=label_smoothing)
     optimizer.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.model.parameters(), config.max_grad_norm)

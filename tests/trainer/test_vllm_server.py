@@ -154,7 +154,8 @@ def test_a_server_of_raw_logprobs_is_refused_for_another_temperature(url, policy
 
 def test_a_run_learns_from_a_server_that_gets_every_version_between_the_steps(url, policy_folder, sync, tmp_path):
     policy = tied(load_policy(policy_folder))
-    config = CONFIG.model_copy(update={"max_message_tokens": 24, "max_episode_tokens": 200, "learning_rate": 3e-3})
+    config = CONFIG.model_copy(update={
+        "group_size": 8, "max_message_tokens": 24, "max_episode_tokens": 200, "learning_rate": 3e-3})
     log, engine = new_log(), TorchEngine(policy.model, config)
     setup = setup_of(log, tmp_path, VllmServerSampler(url, policy.template), config=config, engine=engine, syncs=(sync,),
                      tokenizer=policy.tokenizer)

@@ -9,6 +9,7 @@ from tests.trainer.fake_vllm import FakeVllm
 from tests.trainer.toys import toy_model
 from trainer.checkpoint import BrokenCheckpoint
 from trainer.held_weights import load_in_place
+from trainer.serving_copy import write_serving_copy
 from trainer.vllm_client import VllmError
 from trainer.weight_sync import (
     FolderSync,
@@ -35,7 +36,7 @@ def test_new_weights_are_proven_by_the_log_probabilities_of_a_probe_before_and_a
     before = probe_gap(server.client(), new, SETTINGS)
     synced = sync_of(server, tmp_path / "shm").sync(new, 3, "d")
     assert before > 0.1 > synced.probe_gap and synced.probe_gap < 1e-4
-    assert weights_digest(server.model) == weights_digest(new)
+    assert torch.equal(server.model.lm_head.weight, new.lm_head.weight)
     assert (server.label, server.is_paused, synced.target) == ("3", False, "http://fake:1")
     assert not (tmp_path / "shm").exists()
 
@@ -199,3 +200,14 @@ def test_a_refused_control_call_is_told_with_the_servers_words():
     server.broken["/init_weight_transfer_engine"] = (500, "no weight transfer config")
     with pytest.raises(VllmError, match="/init_weight_transfer_engine at http://fake:1: HTTP 500: no weight transfer config"):
         ServerControl(server.client(), 5.0).init_weight_transfer_engine({})
+
+
+def test_a_serving_copy_has_a_head_of_its_own_and_is_the_same_model_to_whoever_reads_it(tmp_path):
+    model = toy_model()
+    write_serving_copy(model, tmp_path)
+    read = type(model).from_pretrained(tmp_path).eval()
+    assert not read.config.tie_word_embeddings and model.config.tie_word_embeddings
+    assert read.lm_head.weight.data_ptr() != read.model.embed_tokens.weight.data_ptr()
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        assert torch.equal(read(input_ids=ids).logits, model(input_ids=ids).logits)

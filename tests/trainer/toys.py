@@ -35,6 +35,9 @@ def toy_task(task_id: str = "base_0", num_turns: int = 2, category: Category = C
 class ToyIncoming:
     """The one piece that is shown."""
 
+    kind = "user"
+    functions = ()
+
     def __init__(self, text: str) -> None:
         self.text = text
 

@@ -1,0 +1,296 @@
+"""Recovery and throughput of the log, measured in one run against the scheme it replaces.
+
+``python -m benchmarks.replay [--quick] [--json] [--sizes 1000,10000] [--live-up-to N]``
+
+For each number of events of the same run (``benchmarks.workload``): fold the archive to a pool from zero and from a snapshot,
+hear the events through the live Faust worker on the embedded broker, read them with a plain consume-and-decode loop, fold them
+from the broker, and write and recover them as the method's authors describe (``benchmarks.jsonl_scheme``). Then: planning
+an epoch over a large pool (``benchmarks.planning``) and exporting trajectories (``benchmarks.exporting``).
+What each figure includes is said in ``benchmarks/README.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks import exporting, live, planning, workload
+from benchmarks.jsonl_scheme import JsonlScheme, Tracker, recovered
+from schemas import TOPICS, as_record, decode
+from streams.archive import ArchiveLog
+from streams.kafka_log import KafkaLog
+from streams.keeper import INPUT_TOPICS, OUTPUT_TOPICS
+from streams.log import Place, Record, beginning
+from streams.log import as_record as log_record
+from streams.pool import Pool
+from streams.refold import archived, fold_archive, folded
+from streams.snapshot import Snapshot, read_snapshot, write_snapshot
+
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+QUICK_SIZES = (1_000, 2_000)
+PLAN_SIZES = (1_000, 10_000, 100_000, 1_000_000)
+LIVE_UP_TO = 100_000
+TAIL = 10_000
+"""A snapshot is this many events old when the process dies, or a tenth of the run if that is less."""
+DECISION_TOPICS = INPUT_TOPICS + OUTPUT_TOPICS
+PARTITIONS = dict.fromkeys(TOPICS, 1)
+NUM_SYNCED = 200
+
+
+@dataclass(slots=True)
+class Row:
+    """Figures of one size; seconds are wall time, ``_cpu_`` CPU time of the process; ``None`` where it was not measured."""
+
+    num_events: int
+    fold_s: float = 0.0
+    fold_events_per_s: float = 0.0
+    fold_events_per_cpu_s: float = 0.0
+    snapshot_s: float = 0.0
+    snapshot_tail: int = 0
+    jsonl_recovery_s: float = 0.0
+    jsonl_orjson_recovery_s: float = 0.0
+    jsonl_append_per_s: float = 0.0
+    jsonl_synced_append_per_s: float = 0.0
+    archive_append_per_s: float = 0.0
+    live_events_per_s: float | None = None
+    live_events_per_cpu_s: float | None = None
+    consume_decode_per_s: float | None = None
+    broker_fold_per_s: float | None = None
+    archive_mb: float = 0.0
+    jsonl_mb: float = 0.0
+
+    @property
+    def ratio_vs_jsonl(self) -> float:
+        """How many times faster the archive is folded from zero than the JSON lines are read again."""
+        return self.jsonl_recovery_s / self.fold_s
+
+    @property
+    def ratio_snapshot_vs_jsonl(self) -> float:
+        """The same with a snapshot."""
+        return self.jsonl_recovery_s / self.snapshot_s
+
+
+@contextmanager
+def stopwatch() -> Iterator[Callable[[], tuple[float, float]]]:
+    """(wall, CPU) seconds so far."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    yield lambda: (time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def write_all(sizes: Sequence[int], root: Path, tick: Callable[[int], None]) -> dict[int, Row]:
+    """One pass over the run: archives and JSON lines of every size."""
+    rows = {size: Row(size) for size in sizes}
+    archives = {size: ArchiveLog(root / f"{size}" / "archive", PARTITIONS) for size in sizes}
+    schemes = {size: JsonlScheme(root / f"{size}" / "jsonl") for size in sizes}
+    spent = {size: [0.0, 0.0] for size in sizes}
+    offsets = dict.fromkeys(beginning(TOPICS, PARTITIONS), 0)
+    for number, event in enumerate(workload.events(max(sizes))):
+        record, values = log_record(event, PARTITIONS), as_record(event)
+        record = Record(*record.place, offsets[record.place], record.timestamp_ms, record.key, record.value)
+        offsets[record.place] += 1
+        for size in (size for size in sizes if number < size):
+            start = time.perf_counter()
+            archives[size].mirror([record])
+            middle = time.perf_counter()
+            schemes[size].append(type(event).__name__, values)
+            spent[size][0] += middle - start
+            spent[size][1] += time.perf_counter() - middle
+        tick(1)
+    for size, row in rows.items():
+        archives[size].close()
+        schemes[size].close()
+        row.archive_append_per_s, row.jsonl_append_per_s = (size / seconds for seconds in spent[size])
+        row.archive_mb, row.jsonl_mb = (mebibytes(root / f"{size}" / name) for name in ("archive", "jsonl"))
+    return rows
+
+
+def mebibytes(folder: Path) -> float:
+    """Size of the files in a folder, MiB."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
+
+
+def measure_recovery(row: Row, root: Path) -> None:
+    """Fold from zero, from a snapshot, and read the JSON lines again; all three must know the same."""
+    archive, jsonl = root / "archive", root / "jsonl"
+    with stopwatch() as spent:
+        whole = fold_archive(archive, DECISION_TOPICS)
+        row.fold_s, cpu = spent()
+    row.fold_events_per_s, row.fold_events_per_cpu_s = row.num_events / row.fold_s, row.num_events / cpu
+    row.snapshot_tail = min(TAIL, row.num_events // 10)
+    write_snapshot(root / "snapshot", snapshot_before(archive, whole, row.snapshot_tail))
+    with stopwatch() as spent:
+        resumed = fold_archive(archive, DECISION_TOPICS, read_snapshot(root / "snapshot"))
+        row.snapshot_s, _ = spent()
+    if resumed != whole:
+        raise RuntimeError(f"{row.num_events} events: the fold from a snapshot differs from the fold from zero")
+    del resumed
+    with stopwatch() as spent:
+        tracker = recovered(jsonl)
+        row.jsonl_recovery_s, _ = spent()
+    require_same(tracker, whole.pools[workload.RUN])
+    with stopwatch() as spent:
+        recovered(jsonl, orjson.loads)
+        row.jsonl_orjson_recovery_s, _ = spent()
+
+
+def require_same(tracker: Tracker, pool: Pool) -> None:
+    """Both schemes must have recovered the same observations, or the comparison is worth nothing.
+
+    Raises:
+        RuntimeError: they differ.
+    """
+    ours = {t: [(e.step, e.mean, e.variance, e.zone.value) for e in seen] for t, seen in pool.observations.items()}
+    if ours != tracker.history or tracker.ended != set(pool.ended):
+        raise RuntimeError("JSON lines and archive recover different observations")
+
+
+def snapshot_before(archive: Path, whole: Snapshot, tail: int) -> Snapshot:
+    """The fold up to ``tail`` records before the end, the tail shared among the partitions by their size."""
+    total = sum(whole.cursor.values())
+    state = Snapshot()
+    for place in sorted(whole.cursor, key=lambda p: p.topic != "runs"):
+        keep = whole.cursor[place] - round(tail * whole.cursor[place] / total)
+        state = folded(state, (record for record in archived(archive, place, 0) if record.offset < keep))
+    return state
+
+
+def measure_synced(row: Row, root: Path) -> None:
+    """JSON lines that survive a loss of power: one sync each."""
+    scheme = JsonlScheme(root / "synced", sync=True)
+    values = [(type(event).__name__, as_record(event)) for event in workload.events(NUM_SYNCED)]
+    with stopwatch() as spent:
+        for kind, each in values:
+            scheme.append(kind, each)
+        row.jsonl_synced_append_per_s = NUM_SYNCED / spent()[0]
+    scheme.close()
+
+
+def measure_live(row: Row, root: Path, servers: str) -> None:
+    """The inputs through the Faust worker from a backlog, until its last decision; then the topics are read again."""
+    archive = root / "archive"
+    inputs = [r for topic in INPUT_TOPICS for r in archived(archive, Place(topic, 0), 0)]
+    decided = [decode(r.value).event_id for r in archived(archive, Place("batches", 0), 0)]
+    connection = live.fresh_topics(servers)
+    log = KafkaLog(connection)
+    with live.worker(connection, root) as child:
+        before, started = live.cpu_s(child.process.pid), time.monotonic()
+        live.send(log, inputs)
+        row.live_events_per_s = len(inputs) / (live.await_records(log, "batches", len(decided), child) - started)
+        row.live_events_per_cpu_s = len(inputs) / (live.cpu_s(child.process.pid) - before)
+        said = [decode(record.value).event_id for record in log.read({Place("batches", 0): 0}, len(decided), 5.0)]
+    if said != decided[: len(said)]:
+        raise RuntimeError("the live worker decided something else")
+    number, seconds = live.consume_and_decode(connection, log.end_offsets(INPUT_TOPICS))
+    row.consume_decode_per_s = number / seconds
+    state, seconds = live.fold_from_broker(log)
+    row.broker_fold_per_s = sum(state.cursor.values()) / seconds
+    log.close()
+
+
+def measure(sizes: Sequence[int], live_up_to: int, plan_sizes: Sequence[int], export_mb: int, progress: Progress) -> dict:
+    """Everything, as plain values."""
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rods-bench-")))
+        writing = progress.add_task("writing", total=max(sizes))
+        rows = write_all(sizes, root, lambda n: progress.advance(writing, n))
+        live_sizes = [size for size in sizes if size <= live_up_to]
+        steps = progress.add_task("measuring", total=len(sizes) + len(live_sizes) + len(plan_sizes) * len(planning.SHAPES) + 1)
+        for size, row in rows.items():
+            measure_recovery(row, root / f"{size}")
+            measure_synced(row, root / f"{size}")
+            progress.advance(steps)
+        running = stack.enter_context(live.broker(root))
+        for size in live_sizes:
+            measure_live(rows[size], root / f"{size}", running.bootstrap_servers)
+            progress.advance(steps)
+        planned = planning.measure(plan_sizes, on_done=lambda _: progress.advance(steps))
+        export = exporting.measure(root / "export", export_mb)
+        progress.advance(steps)
+    return report(list(rows.values()), planned, export)
+
+
+def report(rows: Sequence[Row], planned: Sequence[planning.Planned], export: exporting.Exported) -> dict:
+    """The figures under their published names."""
+    largest = rows[-1]
+    lived = [row for row in rows if row.live_events_per_s is not None]
+    return {
+        "fold_events_per_s": round(max(row.fold_events_per_s for row in rows)),
+        "fold_events_per_cpu_s": round(max(row.fold_events_per_cpu_s for row in rows)),
+        "live_events_per_s": round(max((row.live_events_per_s for row in lived), default=0)),
+        "ratio_vs_jsonl_recovery": round(largest.ratio_vs_jsonl, 2),
+        "ratio_snapshot_vs_jsonl_recovery": round(largest.ratio_snapshot_vs_jsonl, 2),
+        "by_size": [
+            {**asdict(row), "ratio_vs_jsonl": round(row.ratio_vs_jsonl, 2), "ratio_snapshot_vs_jsonl": round(row.ratio_snapshot_vs_jsonl, 2)}
+            for row in rows],
+        "plan_epoch": [asdict(each) for each in planned], "export": asdict(export), "load_1m": round(os.getloadavg()[0], 1),
+        "num_cpus": os.cpu_count(),
+    }
+
+
+RECOVERY = {
+    "events": ("num_events", "{:,}"), "fold s": ("fold_s", "{:.2f}"), "snapshot s": ("snapshot_s", "{:.2f}"),
+    "JSONL s": ("jsonl_recovery_s", "{:.2f}"), "JSONL/fold": ("ratio_vs_jsonl", "{:.2f}"),
+    "JSONL/snapshot": ("ratio_snapshot_vs_jsonl", "{:.2f}"), "archive MiB": ("archive_mb", "{:.1f}"), "JSONL MiB": ("jsonl_mb", "{:.1f}"),
+}
+THROUGHPUT = {
+    "events": ("num_events", "{:,}"), "fold": ("fold_events_per_s", "{:,.0f}"), "a CPU s": ("fold_events_per_cpu_s", "{:,.0f}"),
+    "live": ("live_events_per_s", "{:,.0f}"), "a CPU s ": ("live_events_per_cpu_s", "{:,.0f}"),
+    "consume": ("consume_decode_per_s", "{:,.0f}"), "broker fold": ("broker_fold_per_s", "{:,.0f}"),
+    "JSONL append": ("jsonl_append_per_s", "{:,.0f}"), "synced": ("jsonl_synced_append_per_s", "{:,.0f}"),
+}
+"""Columns: heading, figure and its format."""
+
+
+def show(figures: dict, console: Console) -> None:
+    """The tables for people."""
+    for title, columns in (("Recovery of one run", RECOVERY), ("Throughput, events a second", THROUGHPUT)):
+        table = Table(title=title)
+        for name in columns:
+            table.add_column(name, justify="right")
+        for row in figures["by_size"]:
+            table.add_row(*("-" if row[key] is None else form.format(row[key]) for key, form in columns.values()))
+        console.print(table)
+    plans = Table(title="Planning one epoch, s")
+    for name in ("pool", "tasks", "in training", "wall", "CPU"):
+        plans.add_column(name, justify="right")
+    for each in figures["plan_epoch"]:
+        plans.add_row(each["shape"], f"{each['num_tasks']:,}", f"{each['num_active']:,}", f"{each['wall_s']:.3f}", f"{each['cpu_s']:.3f}")
+    console.print(plans)
+    export = figures["export"]
+    console.print(f"export: {export['num_trajectories']:,} trajectories, {export['event_mb']:.0f} MB in {export['seconds']:.1f} s = "
+                  f"{export['mb_per_s']:.0f} MB/s; machine load {figures['load_1m']} on {figures['num_cpus']} CPUs")
+
+
+def main() -> None:
+    """Measure and report."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--json", action="store_true", help="print one JSON object as the last line, no tables")
+    options.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, not how fast")
+    options.add_argument("--sizes", type=lambda text: [int(n) for n in text.split(",")], help="numbers of events")
+    options.add_argument("--live-up-to", type=int, default=LIVE_UP_TO, help="largest size for the Faust worker")
+    chosen = options.parse_args()
+    sizes = sorted(chosen.sizes or (QUICK_SIZES if chosen.quick else SIZES))
+    console = Console(stderr=chosen.json)
+    with Progress(console=console, transient=True) as progress:
+        figures = measure(sizes, QUICK_SIZES[0] if chosen.quick else chosen.live_up_to, PLAN_SIZES[:1] if chosen.quick else PLAN_SIZES,
+                          1 if chosen.quick else exporting.MEBIBYTES, progress)
+    if chosen.json:
+        print(json.dumps(figures))
+    else:
+        show(figures, console)
+
+
+if __name__ == "__main__":
+    main()

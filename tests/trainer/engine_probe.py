@@ -1,0 +1,68 @@
+"""Plays the toy run's tasks with vLLM in process, in vLLM's own virtual environment: ``python -m tests.trainer.engine_probe``.
+
+Prints one JSON object: log-probability gaps to the model in this process, before and after updates of the weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tests.trainer.toys import ToyEpisode, toy_task
+from trainer.causal_lm import halves
+from trainer.logprobs import padded, score
+from trainer.policy import load_policy
+from trainer.sampler import RolloutRequest, SamplingParams
+from trainer.vllm_engine_sampler import VllmEngineSampler, vllm_engine
+
+PARAMS = SamplingParams(seed=3, max_message_tokens=24, max_episode_tokens=200)
+
+
+def requests_of(num_tasks: int = 4, group_size: int = 3) -> list[RolloutRequest]:
+    """A few groups."""
+    tasks = [toy_task(f"base_{number}", 1 + number % 3) for number in range(num_tasks)]
+    return [RolloutRequest(task, ToyEpisode(task), k, (1, task.task_id, k)) for task in tasks for k in range(group_size)]
+
+
+def gap_of(model, rollouts) -> float:
+    """Largest difference between recorded log-probabilities and a model's."""
+    batch = padded([r.token_ids for r in rollouts], [r.mask for r in rollouts], torch.device("cpu"))
+    with torch.no_grad():
+        own_N = score(halves(model), batch).logprobs_N.numpy()
+    return float(np.abs(np.concatenate([r.logprobs[r.mask == 1] for r in rollouts]) - own_N).max())
+
+
+def main() -> None:
+    """Play, update, play."""
+    folder, scratch = Path(sys.argv[1]), Path(sys.argv[2])
+    policy = load_policy(folder)
+    policy.model.config.tie_word_embeddings = True
+    policy.model.tie_weights()
+    sampler = VllmEngineSampler(
+        vllm_engine(folder, {"enforce_eager": True, "max_model_len": 1024, "disable_log_stats": True}), policy.template, scratch)
+    ended: list[object] = []
+    found: dict[str, object] = {"gaps": [], "cross": [], "versions": []}
+    models = [policy.model]
+    for version in (1, 2):
+        torch.manual_seed(version)
+        models.append(copy.deepcopy(policy.model))
+        with torch.no_grad():
+            for parameter in models[-1].parameters():
+                parameter.add_(0.03 * version * torch.randn_like(parameter))
+    for version, model in enumerate(models):
+        synced = sampler.sync(model, version, "")
+        rollouts = sampler.rollout(requests_of(), PARAMS, None, ended.append)
+        found["gaps"].append([synced.probe_gap, gap_of(model, rollouts)])
+        found["cross"].append(gap_of(models[version - 1], rollouts))
+        found["versions"].append(sorted({v for r in rollouts for _, v in r.version_spans}))
+    found["num_ended"], found["all_done"] = len(ended), all(r.episode.done and not r.error for r in ended)
+    print("RESULT " + json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
