@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,6 +23,7 @@ from streams.processes import Child, ProcessFailed
 from streams.topics import ensure_topics, partitions_of
 
 READY_TIMEOUT_S = 90.0
+POLL_S = 0.05
 DRAIN_TIMEOUT_S = 120.0
 PROCESSES = ("archiver", "worker", "synthesizer", "trainer")
 
@@ -62,9 +64,24 @@ class Fleet(AbstractContextManager):
             self.start_broker(resume)
         for name in (*PROCESSES, *self.rollout_workers()):
             self.launch(name)
-        for name in PROCESSES[:-1]:
-            self.children[name].await_file(self.ready_file(name), READY_TIMEOUT_S)
+        self.await_ready()
         return self.connection
+
+    def await_ready(self) -> None:
+        """Wait until every process listens; one that dies meanwhile is started again.
+
+        Raises:
+            BrokerLost: the embedded broker died meanwhile.
+            ProcessFailed: a process is not ready in time, or died too often.
+        """
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while waiting := [name for name in PROCESSES[:-1] if not self.ready_file(name).exists()]:
+            self.watch()
+            if time.monotonic() > deadline:
+                child = self.children[waiting[0]]
+                raise ProcessFailed(
+                    f"{child.name} was not ready in {READY_TIMEOUT_S:.0f} s; see {child.log_path}\n{child.last_words()}")
+            time.sleep(POLL_S)
 
     def start_broker(self, restore_archive: bool) -> None:
         """A fresh embedded broker with our topics, filled from archive and journals if asked for."""

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -71,8 +72,7 @@ def drive(folder: RunFolder, config: RunConfig, console: Console, resume: bool) 
         view = View(console)
         view.say(f"run {folder.run_id} in {folder.path}")
         with Fleet(folder, config, view.say) as fleet:
-            fleet.start(resume)
-            see_through(fleet, folder.run_id, view)
+            see_through(fleet, folder.run_id, view, resume)
         facts = facts_of(folder)
         summary = summary_of(facts)
         folder.write_summary(summary)
@@ -84,21 +84,23 @@ def drive(folder: RunFolder, config: RunConfig, console: Console, resume: bool) 
     return summary
 
 
-def see_through(fleet: Fleet, run_id: str, view: View) -> None:
-    """Follow the run to its end, over the death of the embedded broker too.
+def see_through(fleet: Fleet, run_id: str, view: View, resume: bool) -> None:
+    """Start everything and follow the run to its end, over the death of the embedded broker too.
 
     Raises:
         BrokerLost: it died more often than ``run.restarts`` allows.
     """
+    start = partial(fleet.start, resume)
     while True:
         try:
+            start()
             follow(fleet, run_id, view)
             return
         except (BrokerLost, LogUnavailable) as error:
             if fleet.broker is None or fleet.broker.is_alive() or not fleet.may_recover:
                 raise
             view.say(f"{error}; a fresh one is filled from the archive and the journals")
-            fleet.recover()
+            start = fleet.recover
 
 
 def follow(fleet: Fleet, run_id: str, view: View) -> None:

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from commands.config import ConfigError, RunConfig, load_config
 from environments.registry import load_tasks
-from schemas import make
 from schemas.codec import as_record
 from schemas.events import (
     BoundaryDetected,
@@ -24,7 +23,6 @@ from schemas.events import (
     SynthesisFailed,
     SynthesisStage,
     Task,
-    TaskSeeded,
     TaskSynthesized,
     Zone,
 )
@@ -71,7 +69,7 @@ def _task(seed: str, config: RunConfig) -> Task:
 async def _synthesize(task: Task, draw: int, config: RunConfig, say: Console) -> list[Event]:
     backend = backend_named(config.synthesis, os.environ)
     book = TaskBook(other for split in ("val", "test") for other in load_tasks(split, config.tasks.environment))
-    book.fold([make(TaskSeeded, RUN_ID, task=task, position=0)])
+    book.know(task)
     say.print(f"backend {backend.name}" + (f", prompts {backend.prompts_hash[:12]}" if backend.prompts_hash else ""))
     try:
         return await outcome_of(
@@ -82,15 +80,19 @@ async def _synthesize(task: Task, draw: int, config: RunConfig, say: Console) ->
 
 
 def _signal(task: Task, draw: int) -> BoundaryDetected:
-    evidence = Evidence(step=draw, num_rollouts=1, num_valid=1, mean=0.5, variance=0.25, phi=1.0, zone=Zone.BOUNDARY)
-    return make(
-        BoundaryDetected,
-        RUN_ID,
+    """A signal that no pool sent and no log holds; another draw number gives other draws."""
+    name = f"{RUN_ID}-{draw}"
+    return BoundaryDetected(
+        event_id=name,
+        signal_id=name,
+        run_id=RUN_ID,
         task_id=task.task_id,
         category=task.category,
         step=draw,
         epoch=0,
-        evidence=evidence,
+        evidence=Evidence(
+            step=draw, num_rollouts=1, num_valid=1, mean=0.5, variance=0.25, phi=1.0, zone=Zone.BOUNDARY
+        ),
         rank=0,
         quota=1,
         root_task_id=task.task_id,

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 from schemas import Event, Undecodable
 from schemas.events import Cursor, DeadLettered
+from schemas.heads import GroupHead
 from streams.decide import decide
 from streams.log import Log, Place, Record
 from streams.pool import Pool, apply, initial
-from streams.reader import dead_letter, event_of
-from streams.refold import fold_log
+from streams.reader import dead_letter
+from streams.refold import fact_of, fold_log
 from streams.rows import PoolRow, row_of, touched
 
 INPUT_TOPICS = ("runs", "tasks", "rollouts", "synthesis-outcomes", "steps")
@@ -66,7 +67,7 @@ class PoolKeeper:
         if place.topic in INPUT_TOPICS:
             self.cursors[place] = max(self.cursors.get(place, 0), next_offset)
 
-    def _fold(self, partition: int, event: Event) -> None:
+    def _fold(self, partition: int, event: Event | GroupHead) -> None:
         runs = self.pools[partition]
         runs[event.run_id] = apply(runs.get(event.run_id, initial()), event)
 
@@ -79,7 +80,7 @@ class PoolKeeper:
         self.num_heard += 1
         self._reached(record.place, record.offset + 1)
         try:
-            event = event_of(record)
+            event = fact_of(record)
         except Undecodable as error:
             run_id = (record.key or b"").decode(errors="replace")
             return Heard(say=(dead_letter(record, error, run_id, "pool"),))
@@ -89,6 +90,8 @@ class PoolKeeper:
 
     def due(self, partition: int, run_id: str) -> list[Event]:
         """Decide for one run until nothing is due, and fold what was decided."""
+        if not decide(self.pools[partition][run_id]):
+            return []
         cursor = tuple(
             Cursor(topic=place.topic, partition=place.partition, next_offset=offset)
             for place, offset in sorted(self.cursors.items()) if place.partition == partition
@@ -100,7 +103,7 @@ class PoolKeeper:
             said += events
         return said
 
-    def _rows(self, partition: int, run_id: str, events: Iterable[Event]) -> tuple[PoolRow, ...]:
+    def _rows(self, partition: int, run_id: str, events: Iterable[Event | GroupHead]) -> tuple[PoolRow, ...]:
         pool = self.pools[partition][run_id]
         changed = dict.fromkeys(task_id for event in events for task_id in touched(event))
         return tuple(row_of(pool, task_id) for task_id in changed if task_id in pool.tasks)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import fastavro
 
 from schemas.events import EpochPlanned, Event, Origin, RolloutGroupCompleted, TaskRetired, TaskSeeded, TaskSynthesized
+from schemas.heads import GroupHead
 from streams.pool import Pool
 
 ROW_SCHEMA = fastavro.parse_schema({
@@ -87,12 +88,12 @@ def rows_of(pool: Pool) -> dict[str, PoolRow]:
     return {task_id: row_of(pool, task_id) for task_id in sorted(pool.tasks)}
 
 
-def touched(event: Event) -> tuple[str, ...]:
+def touched(event: Event | GroupHead) -> tuple[str, ...]:
     """Tasks whose row an event changes."""
     if isinstance(event, TaskSeeded | TaskSynthesized):
         return (event.task.task_id,)
     if isinstance(event, EpochPlanned):
         return (*event.injected, *event.retired)
-    if isinstance(event, RolloutGroupCompleted | TaskRetired):
+    if isinstance(event, RolloutGroupCompleted | GroupHead | TaskRetired):
         return (event.task_id,)
     return (event.task_id,) if type(event).__name__ == "BoundaryDetected" else ()

@@ -12,8 +12,9 @@ import asyncio
 import io
 import logging
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import groupby
 from pathlib import Path
 
 import fastavro
@@ -33,6 +34,9 @@ from streams.rows import ROW_SCHEMA, PoolRow, rows_of
 
 logger = logging.getLogger("rods.worker")
 CRASHED = 70
+ROWS_AT_ONCE = 512
+"""Rows kept back at most while more records wait."""
+ROW_FIELDS = tuple(field.name for field in fields(PoolRow))
 
 
 class RowCodec(codecs.Codec):
@@ -137,7 +141,7 @@ class PoolWorker:
         self.table = self.app.Table(
             "pool", partitions=self.connection.num_decision_partitions, key_type=str, value_type=TableRow)
         self.turn = asyncio.Lock()
-        self.stale_rows: dict[int, list[PoolRow]] = {}
+        self.unwritten: dict[int, dict[str, PoolRow]] = {}
         self.topics = {name: self.app.topic(self.connection.full_name(name), value_type=bytes, key_type=bytes)
                        for name in INPUT_TOPICS}
         self.app.on_partitions_assigned.connect(self.on_assigned)
@@ -174,7 +178,8 @@ class PoolWorker:
         """Compare the table with the fold, and say what a crash left unsaid."""
         async with self.turn:
             for number, runs in sorted(self.keeper.pools.items()):
-                self.stale_rows[number] = [row for pool in runs.values() for row in self.differing_rows(pool)]
+                self.unwritten[number] = {
+                    f"{row.run_id}/{row.task_id}": row for pool in runs.values() for row in self.differing_rows(pool)}
                 for run_id in sorted(runs):
                     await self.send(self.keeper.due(number, run_id), number)
         if self.settings.ready_file:
@@ -188,26 +193,38 @@ class PoolWorker:
             logger.warning("pool table differs from the fold in %d rows; they are written again", len(wrong))
         return wrong
 
-    async def hear(self, event: faust.EventT, topic: str) -> None:
-        """One record: fold, write rows, send what is due."""
+    async def hear(self, event: faust.EventT, topic: str, more_waits: bool) -> None:
+        """One record: fold, write rows, send what is due.
+
+        While more records wait, rows are kept back, so that a task heard of many times is written once.
+        """
         message = event.message
         record = Record(topic, message.partition, message.offset, int(message.timestamp * 1000), message.key, message.value)
         async with self.turn:
             await self.fold_missing({record.partition})
             heard: Heard = self.keeper.hear(record)
-            for row in (*self.stale_rows.pop(record.partition, ()), *heard.rows):
-                self.table[f"{row.run_id}/{row.task_id}"] = TableRow(**asdict(row))
+            rows = self.unwritten.setdefault(record.partition, {})
+            rows.update({f"{row.run_id}/{row.task_id}": row for row in heard.rows})
+            if not more_waits or len(rows) >= ROWS_AT_ONCE:
+                self.write(self.unwritten.pop(record.partition))
             await self.send(heard.say, record.partition)
 
+    def write(self, rows: Mapping[str, PoolRow]) -> None:
+        """Put rows into the table; only inside of an agent, which knows the partition."""
+        for key, row in rows.items():
+            self.table[key] = TableRow(**{name: getattr(row, name) for name in ROW_FIELDS})
+
     async def send(self, events: Iterable[Event], partition: int) -> None:
-        """Send events one after the other, each acknowledged before the next."""
-        for event in events:
-            entry = BY_NAME[type(event).__name__]
-            stamped = replace(event, occurred_at_ms=now_ms())
-            sent = await self.app.send(
-                self.app.topic(self.connection.full_name(entry.topic), value_type=bytes, key_type=bytes),
-                key=getattr(event, entry.key).encode(), value=encode(stamped), partition=partition)
-            await sent
+        """Send events in order; those of one topic are acknowledged before the first of the next is sent."""
+        for name, together in groupby(events, key=lambda event: BY_NAME[type(event).__name__].topic):
+            topic = self.app.topic(self.connection.full_name(name), value_type=bytes, key_type=bytes)
+            sent = []
+            for event in together:
+                key = getattr(event, BY_NAME[type(event).__name__].key).encode()
+                value = encode(replace(event, occurred_at_ms=now_ms()))
+                sent.append(await self.app.send(topic, key=key, value=value, partition=partition))
+            for acknowledged in sent:
+                await acknowledged
 
 
 def create_worker(settings: WorkerSettings) -> PoolWorker:
@@ -218,27 +235,27 @@ def create_worker(settings: WorkerSettings) -> PoolWorker:
     @app.agent(topics["runs"])
     async def fold_runs(stream: faust.StreamT) -> None:
         async for event in stream.events():
-            await hear(event, "runs")
+            await hear(event, "runs", not stream.channel.queue.empty())
 
     @app.agent(topics["tasks"])
     async def fold_tasks(stream: faust.StreamT) -> None:
         async for event in stream.events():
-            await hear(event, "tasks")
+            await hear(event, "tasks", not stream.channel.queue.empty())
 
     @app.agent(topics["rollouts"])
     async def fold_rollouts(stream: faust.StreamT) -> None:
         async for event in stream.events():
-            await hear(event, "rollouts")
+            await hear(event, "rollouts", not stream.channel.queue.empty())
 
     @app.agent(topics["synthesis-outcomes"])
     async def fold_synthesis_outcomes(stream: faust.StreamT) -> None:
         async for event in stream.events():
-            await hear(event, "synthesis-outcomes")
+            await hear(event, "synthesis-outcomes", not stream.channel.queue.empty())
 
     @app.agent(topics["steps"])
     async def fold_steps(stream: faust.StreamT) -> None:
         async for event in stream.events():
-            await hear(event, "steps")
+            await hear(event, "steps", not stream.channel.queue.empty())
 
     return worker
 
@@ -262,6 +279,8 @@ def main() -> None:
 def run(settings: WorkerSettings) -> None:
     """Run one worker until it is told to stop; does not return."""
     worker = create_worker(settings)
+    for chatty in ("aiokafka", "faust", "mode"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     faust.Worker(worker.app, loglevel="WARN", redirect_stdouts=False).execute_from_commandline()
 
 

@@ -34,7 +34,7 @@ class TaskBook:
         for event in events:
             match event:
                 case TaskSeeded():
-                    self._add(event.task, event.task.task_id, 0)
+                    self.know(event.task)
                 case TaskSynthesized():
                     self._add(event.task, event.root_task_id, event.generation)
                     self._close(event.signal_id)
@@ -46,6 +46,10 @@ class TaskBook:
     def _close(self, signal_id: str) -> None:
         self._answered.add(signal_id)
         self._open.pop(signal_id, None)
+
+    def know(self, task: Task) -> None:
+        """Take in a human task without its event."""
+        self._add(task, task.task_id, 0)
 
     def _add(self, task: Task, root: str, generation: int) -> None:
         if task.task_id in self.tasks:

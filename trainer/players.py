@@ -59,6 +59,8 @@ def player_of(model: str, tokenizer: str = "", parser: str = "hermes", device: s
         if urlsplit(model).scheme in ("http", "https"):
             return _served(model, tokenizer, parser)
         return _loaded(model, parser, device, dtype)
+    except NoPlayer:
+        raise
     except (OSError, ValueError) as error:
         raise NoPlayer(f"cannot play with {model!r}: {error}") from error
 
@@ -75,6 +77,7 @@ def _loaded(model: str, parser: str, device: str, dtype: str) -> Player:
 def _served(url: str, tokenizer: str, parser: str) -> Player:
     if not tokenizer:
         raise NoPlayer(f"cannot play with {url!r}: say whose tokenizer it uses with --tokenizer")
+    from trainer.vllm_client import VllmError
     from trainer.vllm_server_sampler import VllmServerSampler
 
     try:
@@ -84,4 +87,7 @@ def _served(url: str, tokenizer: str, parser: str) -> Player:
     speaks = SimpleNamespace(generation_config=generation)
     template = choose_template(speaks, AutoTokenizer.from_pretrained(tokenizer), parser)
     sampler = VllmServerSampler(url, template)
-    return Player(url, sampler, template, sampler.facts().max_tokens)
+    try:
+        return Player(url, sampler, template, sampler.facts().max_tokens)
+    except VllmError as error:
+        raise NoPlayer(str(error)) from error

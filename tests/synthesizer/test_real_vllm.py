@@ -93,13 +93,13 @@ def test_every_signal_to_a_real_model_ends_in_exactly_one_outcome(
     overrides = (
         f"synthesis.llm.answer_format={form}",
         f"synthesis.narrative_planning={planned}",
-        "synthesis.llm.max_tokens=160",
+        "synthesis.llm.max_tokens=128",
         "synthesis.llm.request_timeout_s=400",
-        "synthesis.max_attempts=2",
+        "synthesis.max_attempts=1",
         "synthesis.deadline_s=800",
     )
     bench = Bench(tmp_path, connection, vllm_server, *overrides)
-    signals = bench.seed(6)
+    signals = bench.seed(4)
     child = bench.launch("synthesizer")
     started_s = time.monotonic()
     bench.await_outcomes(lambda count: count == len(signals), patience_s=850)

@@ -4,12 +4,14 @@ import pytest
 
 from environments.evaluation import OfficialEpisode
 from environments.registry import load_tasks
+from tests.trainer.fake_vllm import FakeVllm
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model, toy_task
 from trainer.episodes import UnplayableTask
 from trainer.evaluation import Suite, episodes_of, play
 from trainer.hf_sampler import HFSampler
-from trainer.players import NoPlayer, player_of
+from trainer.players import ASSET, NoPlayer, player_of
 from trainer.sampler import SamplingParams
+from trainer.vllm_server_sampler import VllmServerSampler
 
 TASKS = tuple(toy_task(f"base_{n}", 1 + n % 3) for n in range(5))
 PARAMS = SamplingParams(seed=5, max_message_tokens=30, max_episode_tokens=120)
@@ -60,3 +62,13 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
         player_of(str(tmp_path / "nowhere"))
     with pytest.raises(NoPlayer, match="--tokenizer"):
         player_of("http://127.0.0.1:9")
+    with pytest.raises(NoPlayer, match="127.0.0.1:9"):
+        player_of("http://127.0.0.1:9", str(ASSET))
+
+
+def test_a_served_model_is_measured_like_one_by_path():
+    server = FakeVllm()
+    sampler = VllmServerSampler("http://fake:1", ToyTemplate(), client=server.client(), transport=server.transport)
+    results = play(Suite("toys", TASKS[:2], 2), sampler, PARAMS, Actionless, 3)
+    assert [each.task_id for each in results] == ["base_0", "base_0", "base_1", "base_1"]
+    assert not any(each.error for each in results) and any("/v1/completions" in path for path, _ in server.asked)
