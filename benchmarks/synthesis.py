@@ -43,6 +43,7 @@ from streams.topics import ensure_topics, partitions_of
 ROOT = Path(__file__).parent.parent
 CONCURRENCIES = (1, 8, 64)
 PATIENCE_S = 300.0
+IDLE_S = 3.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -58,6 +59,7 @@ class Measure:
         latency_p50_ms, latency_p95_ms: From the signal's to the outcome's time stamp.
         cpu_ms: CPU of the service process for one synthesis.
         questions: Questions to the model for one synthesis, mean.
+        idle_cpu_ms_per_s: CPU of the process while it has nothing to do: its share of ``cpu_ms`` grows with the wait.
     """
 
     concurrency: int
@@ -68,6 +70,7 @@ class Measure:
     latency_p95_ms: float
     cpu_ms: float
     questions: float
+    idle_cpu_ms_per_s: float
 
 
 def seeds() -> list[Task]:
@@ -149,6 +152,7 @@ class Lane:
 
     def measure(self, num_signals: int) -> Measure:
         """Keep the lane full until enough outcomes came behind the warm-up."""
+        idle = self._idle()
         tasks, run_id = seeds(), self.folder.run_id
         self.log.append([make(TaskSeeded, run_id, task=task, position=place) for place, task in enumerate(tasks)])
         source, sent, ends = signals(tasks, run_id), {}, []
@@ -169,9 +173,17 @@ class Lane:
             if time.monotonic() > give_up_s:
                 raise TimeoutError(f"{len(ends)} of {total} outcomes in {PATIENCE_S:.0f} s; see {self.folder.logs}")
         seconds, cpu = time.monotonic() - begun_s, cpu_s(self.service.process.pid) - begun_cpu_s
-        return self._summed(ends, sent, counted, seconds, cpu)
+        return self._summed(ends, sent, counted, seconds, cpu, idle)
 
-    def _summed(self, ends: list, sent: dict[str, float], skipped: int, seconds: float, cpu: float) -> Measure:
+    def _idle(self) -> float:
+        """CPU milliseconds a second before anything is asked for."""
+        before_s, since_s = cpu_s(self.service.process.pid), time.monotonic()
+        time.sleep(IDLE_S)
+        return 1000 * (cpu_s(self.service.process.pid) - before_s) / (time.monotonic() - since_s)
+
+    def _summed(
+        self, ends: list, sent: dict[str, float], skipped: int, seconds: float, cpu: float, idle: float
+    ) -> Measure:
         counted = ends[skipped:]
         waits = sorted(event.occurred_at_ms - sent[event.signal_id] for event in counted)
         return Measure(
@@ -183,6 +195,7 @@ class Lane:
             latency_p95_ms=waits[int(0.95 * (len(waits) - 1))],
             cpu_ms=1000 * cpu / len(counted),
             questions=statistics.fmean(len(event.completions) for event in counted),
+            idle_cpu_ms_per_s=idle,
         )
 
     def close(self) -> None:
@@ -249,11 +262,21 @@ def main() -> None:
         title_justify="left",
         box=None,
     )
-    for heading in ("concurrency", "signals", "admitted", "signals/min", "p50 ms", "p95 ms", "CPU ms", "questions"):
+    for heading in (
+        "concurrency",
+        "signals",
+        "admitted",
+        "signals/min",
+        "p50 ms",
+        "p95 ms",
+        "CPU ms",
+        "questions",
+        "idle CPU ms/s",
+    ):
         table.add_column(heading, justify="right")
     for m in measures:
         table.add_row(*(f"{value:.1f}" if isinstance(value, float) else str(value) for value in asdict(m).values()))
-    Console().print(table)
+    Console(width=120).print(table)
     if options.json:
         print(json.dumps(figures(measures, options.latency_ms, options.slots)))
 

@@ -120,7 +120,14 @@ class Fleet(AbstractContextManager):
             return [sys.executable, "-m", "streams.worker", *shared, "--datadir", str(self._scratch / "faust")]
         if name.startswith("rollout-"):
             return [sys.executable, "-m", "commands.rollout", *shared, "--run", str(self.folder.path), "--name", name]
-        return [sys.executable, "-m", f"commands.{name}", *shared, "--run", str(self.folder.path)]
+        return [sys.executable, *self.launcher(name), "-m", f"commands.{name}", *shared, "--run", str(self.folder.path)]
+
+    def launcher(self, name: str) -> list[str]:
+        """``torchrun`` in front of a trainer whose updates are shared by several processes."""
+        number = self.config.trainer.num_processes
+        if name != "trainer" or self.config.trainer.engine != "deepspeed" or number == 1:
+            return []
+        return ["-m", "torch.distributed.run", "--nproc-per-node", str(number), "--standalone"]
 
     def launch(self, name: str) -> None:
         """Start one process; its ready file goes first."""

@@ -49,8 +49,8 @@ class ProcessContext:
         return JournaledLog(log, self.folder.journals / name, self.folder.archive, partitions_of(self.connection))
 
     def ready(self) -> None:
-        """Tell the parent that this process listens."""
-        if self.ready_file:
+        """Tell the parent that this process listens; of several under ``torchrun``, the first one does."""
+        if self.ready_file and os.environ.get("RANK", "0") == "0":
             Path(self.ready_file).write_text(str(os.getpid()))
 
 

@@ -112,6 +112,7 @@ def serve(config: RunConfig, run_id: str, name: str, url: str) -> None:
 
     Raises:
         ConfigError: no broker is configured, or the name cannot be used.
+        SystemExit: 1 when it cannot play; the reason is in its log.
     """
     from commands.service import await_broker, prepare, stack_connection
     from streams.health import serve_if_asked
@@ -120,7 +121,11 @@ def serve(config: RunConfig, run_id: str, name: str, url: str) -> None:
     connection, stop = stack_connection(config), prepare()
     await_broker(lambda: ensure_topics(connection))
     serve_if_asked("rollout", os.environ)
-    play(connection, KafkaLog(connection), run_id, name, stop.is_set, url=url)
+    try:
+        play(connection, KafkaLog(connection), run_id, name, stop.is_set, url=url)
+    except FAILURES as error:
+        logger.error("%s", error)
+        raise SystemExit(1) from error
 
 
 def main() -> None:

@@ -26,6 +26,8 @@ from streams.reader import EventReader
 from streams.summary import HELDOUT
 from streams.topics import partitions_of
 from trainer.checkpoint import BrokenCheckpoint
+from trainer.curriculum import Opening, StagePlan, first_opening, next_opening, planned_epochs
+from trainer.engines import EngineUnavailable, engine_of, is_follower
 from trainer.episodes import EpisodeMaker, UnplayableTask
 from trainer.evaluation import Suite
 from trainer.live_episode import NotWhatWasAsked
@@ -34,8 +36,8 @@ from trainer.policy import Policy, load_policy
 from trainer.sampling_format import FormatMismatch, SamplingFormat, refuse_mismatch
 from trainer.setup import DigestMismatch, NothingCame, TrainerSetup
 from trainer.token_choice import NonFiniteLogits
-from trainer.torch_engine import TorchEngine
-from trainer.view import LIVE_TOPICS, TOPICS
+from trainer.trackers import TrackedLog, opened
+from trainer.view import LIVE_TOPICS, TOPICS, RunView
 from trainer.vllm_client import VllmError
 from trainer.weight_sync import WeightSyncFailed
 from trainer.weights import weights_digest
@@ -43,7 +45,7 @@ from trainer.weights import weights_digest
 logger = logging.getLogger("rods.trainer")
 ASSET = Path(__file__).parent.parent / "trainer" / "assets" / "default-policy"
 FAILURES = (
-    BrokenCheckpoint, DigestMismatch, FormatMismatch, LogGap, LogUnavailable, NonFiniteLogits, NotWhatWasAsked, NothingCame,
+    BrokenCheckpoint, DigestMismatch, EngineUnavailable, FormatMismatch, LogGap, LogUnavailable, NonFiniteLogits, NotWhatWasAsked, NothingCame,
     UnplayableTask, VllmError, WeightSyncFailed,
 )
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "fastavro", "bfcl-eval")
@@ -75,23 +77,38 @@ def tool_schema_hash(tasks: Sequence[Task]) -> str:
     return hashlib.sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()
 
 
-def stage_started(config: RunConfig, run_id: str, ordinal: int, first_step: int, tasks: Sequence[Task]) -> StageStarted:
-    """The event of one curriculum stage."""
-    stage = config.stages[ordinal]
-    first_epoch = sum(earlier.epochs for earlier in config.stages[:ordinal])
+def stage_plans(config: RunConfig) -> list[StagePlan]:
+    """The configured curriculum."""
+    return [StagePlan(stage.name, stage.epochs, stage.advance) for stage in config.stages]
+
+
+def stage_started(
+    config: RunConfig, run_id: str, opening: Opening, begun: Sequence[StageStarted], first_step: int, tasks: Sequence[Task]
+) -> StageStarted:
+    """The event of one curriculum stage, or of a further piece of one that has not converged.
+
+    Args:
+        config: the run's settings.
+        run_id: the run.
+        opening: which stage, under which name, for how many epochs.
+        begun: stages begun so far.
+        first_step: its first training step.
+        tasks: every seed of the run.
+    """
+    stage = config.stages[opening.stage]
     return make(
-        StageStarted, run_id, stage=stage.name, ordinal=ordinal, reward=stage.reward, synthesis=stage.synthesis,
-        first_step=first_step, first_epoch=first_epoch, num_epochs=stage.epochs,
+        StageStarted, run_id, stage=opening.name, ordinal=len(begun), reward=stage.reward, synthesis=stage.synthesis,
+        first_step=first_step, first_epoch=planned_epochs(begun), num_epochs=opening.num_epochs,
         task_ids=tuple(task.task_id for task in tasks if task.category.value in stage.categories),
     )
 
 
-def stage_after(done: StepCompleted, config: RunConfig, tasks: Sequence[Task]) -> StageStarted | None:
-    """The stage that begins behind the last step of an epoch, if one does."""
-    ends = [sum(stage.epochs for stage in config.stages[: number + 1]) for number in range(len(config.stages))]
-    if done.epoch + 1 not in ends[:-1]:
-        return None
-    return stage_started(config, done.run_id, ends.index(done.epoch + 1) + 1, done.step + 1, tasks)
+def stage_after(done: StepCompleted, view: RunView, config: RunConfig, tasks: Sequence[Task]) -> StageStarted | None:
+    """What begins behind the last step of a stage, if anything does."""
+    begun = tuple(view.stages.values())
+    evaluations = [event for (suite, _), event in view.evaluations.items() if suite == HELDOUT]
+    opening = next_opening(done, stage_plans(config), begun, evaluations, tuple(view.steps.values()))
+    return None if opening is None else stage_started(config, done.run_id, opening, begun, done.step + 1, tasks)
 
 
 def opening(context: ProcessContext, policy: Policy, tasks: Sequence[Task]) -> list[Event]:
@@ -125,27 +142,36 @@ def work(context: ProcessContext) -> RunOutcome:
     config, run_id = context.config, context.folder.run_id
     disable_progress_bar()
     policy = load_policy(policy_folder(config))
+    engine = engine_of(policy.model, config.trainer, reference_policy(config, policy))
+    if is_follower(config.trainer):
+        engine.follow()
+        return RunOutcome.COMPLETED
     tasks = training_tasks(config)
-    log = context.producer("trainer")
+    log = TrackedLog(context.producer("trainer"), opened(
+        config.trainer.trackers, context.folder.path, run_id, json.loads(config.as_json())))
     partitions = partitions_of(context.connection)
     heard = {event.event_id: event for event in EventReader(log, ("runs", "tasks"), partitions, run_id, "trainer").catch_up()}
-    first = [*opening(context, policy, tasks), stage_started(config, run_id, 0, 1, tasks)]
+    first = [*opening(context, policy, tasks),
+             stage_started(config, run_id, first_opening(stage_plans(config)), (), 1, tasks)]
     own = SamplingFormat(first[0].template_hash, first[0].tokenizer_hash, first[0].tool_schema_hash)
     refuse_mismatch(own, heard.get(first[0].event_id, first[0]), "trainer")
     log.append([event for event in first if event.event_id not in heard])
     sampler, syncs = of_trainer(config, run_id, context.folder.path, policy)
     topics = LIVE_TOPICS if config.trainer.rollouts == "workers" else TOPICS
     setup = TrainerSetup(
-        run_id=run_id, seed=config.run.seed, num_epochs=sum(stage.epochs for stage in config.stages),
-        config=config.trainer, engine=TorchEngine(policy.model, config.trainer, reference_policy(config, policy)),
+        run_id=run_id, seed=config.run.seed, config=config.trainer, engine=engine,
         sampler=sampler, new_episode=EpisodeMaker(policy.template.parser),
         suites=suites(config), tokenizer=policy.tokenizer, checkpoints=context.folder.checkpoints, log=log,
         reader=EventReader(KafkaLog(context.connection), topics, partitions, run_id, "trainer"),
-        should_stop=context.stop.is_set, next_stage=lambda done: stage_after(done, config, tasks),
+        should_stop=context.stop.is_set, next_stage=lambda done, view: stage_after(done, view, config, tasks),
         syncs=syncs, format_hash=own.digest, stop_ids=policy.template.stop_ids,
     )
     context.ready()
-    return train(setup)
+    try:
+        return train(setup)
+    finally:
+        engine.close()
+        log.close()
 
 
 def main() -> None:

@@ -34,8 +34,8 @@ from streams.rows import ROW_SCHEMA, PoolRow, rows_of
 
 logger = logging.getLogger("rods.worker")
 CRASHED = 70
-ROWS_AT_ONCE = 512
-"""Rows kept back at most while more records wait."""
+RECORDS_AT_ONCE = 512
+"""Records after which rows are written even if more records wait."""
 ROW_FIELDS = tuple(field.name for field in fields(PoolRow))
 
 
@@ -193,10 +193,10 @@ class PoolWorker:
             logger.warning("pool table differs from the fold in %d rows; they are written again", len(wrong))
         return wrong
 
-    async def hear(self, event: faust.EventT, topic: str, more_waits: bool) -> None:
+    async def hear(self, event: faust.EventT, topic: str) -> None:
         """One record: fold, write rows, send what is due.
 
-        While more records wait, rows are kept back, so that a task heard of many times is written once.
+        While more records wait, rows are kept back for a while, so that a task heard of many times is written once.
         """
         message = event.message
         record = Record(topic, message.partition, message.offset, int(message.timestamp * 1000), message.key, message.value)
@@ -205,9 +205,14 @@ class PoolWorker:
             heard: Heard = self.keeper.hear(record)
             rows = self.unwritten.setdefault(record.partition, {})
             rows.update({f"{row.run_id}/{row.task_id}": row for row in heard.rows})
-            if not more_waits or len(rows) >= ROWS_AT_ONCE:
+            if record.offset % RECORDS_AT_ONCE == 0 or not self.more_waits(message):
                 self.write(self.unwritten.pop(record.partition))
             await self.send(heard.say, record.partition)
+
+    def more_waits(self, message: faust.types.Message) -> bool:
+        """Whether the broker has told of records behind this one."""
+        end = self.app.consumer.highwater(message.tp)
+        return end is not None and end > message.offset + 1
 
     def write(self, rows: Mapping[str, PoolRow]) -> None:
         """Put rows into the table; only inside of an agent, which knows the partition."""
@@ -235,27 +240,27 @@ def create_worker(settings: WorkerSettings) -> PoolWorker:
     @app.agent(topics["runs"])
     async def fold_runs(stream: faust.StreamT) -> None:
         async for event in stream.events():
-            await hear(event, "runs", not stream.channel.queue.empty())
+            await hear(event, "runs")
 
     @app.agent(topics["tasks"])
     async def fold_tasks(stream: faust.StreamT) -> None:
         async for event in stream.events():
-            await hear(event, "tasks", not stream.channel.queue.empty())
+            await hear(event, "tasks")
 
     @app.agent(topics["rollouts"])
     async def fold_rollouts(stream: faust.StreamT) -> None:
         async for event in stream.events():
-            await hear(event, "rollouts", not stream.channel.queue.empty())
+            await hear(event, "rollouts")
 
     @app.agent(topics["synthesis-outcomes"])
     async def fold_synthesis_outcomes(stream: faust.StreamT) -> None:
         async for event in stream.events():
-            await hear(event, "synthesis-outcomes", not stream.channel.queue.empty())
+            await hear(event, "synthesis-outcomes")
 
     @app.agent(topics["steps"])
     async def fold_steps(stream: faust.StreamT) -> None:
         async for event in stream.events():
-            await hear(event, "steps", not stream.channel.queue.empty())
+            await hear(event, "steps")
 
     return worker
 

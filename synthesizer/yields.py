@@ -152,29 +152,8 @@ def section_of(yields: Yields, prompt_price: float = 0.0, completion_price: floa
         prompt_price, completion_price: prices a million tokens.
     """
     tokens = yields.num_prompt_tokens + yields.num_completion_tokens
-    latency_ms = sum(role.latency_ms for role in yields.roles.values())
-    stages = {
-        stage: {
-            "passed": yields.passed[stage],
-            "pass_frac": yields.stage_pass_frac(stage),
-            "stopped": {
-                reason or "none": num for (name, reason), num in sorted(yields.stopped.items()) if name == stage
-            },
-        }
-        for stage in STAGES
-        if yields.stage_pass_frac(stage) is not None
-    }
-    roles = {
-        name: {
-            "completions": role.num_completions,
-            "errors": role.num_errors,
-            "retries": role.num_retries,
-            "prompt_tokens": role.num_prompt_tokens,
-            "completion_tokens": role.num_completion_tokens,
-            "mean_latency_ms": role.latency_ms / role.num_completions,
-        }
-        for name, role in sorted(yields.roles.items())
-    }
+    cost = yields.cost(prompt_price, completion_price)
+    judge = {"with_rewrite": yields.judge_pass_frac(True), "without_rewrite": yields.judge_pass_frac(False)}
     return {
         "signals": yields.num_signals,
         "queue_depth": yields.queue_depth,
@@ -185,15 +164,28 @@ def section_of(yields: Yields, prompt_price: float = 0.0, completion_price: floa
         "yield_frac": _share(yields.num_admitted, yields.num_failed),
         "failures": dict(sorted(yields.failures.items())),
         "rejections": dict(sorted(yields.rejections.items())),
-        "judge_pass_frac": {
-            "with_rewrite": yields.judge_pass_frac(True),
-            "without_rewrite": yields.judge_pass_frac(False),
-        },
+        "judge_pass_frac": judge,
         "tokens": tokens,
         "tokens_per_admitted": yields.per_admitted(tokens),
-        "model_ms_per_admitted": yields.per_admitted(latency_ms),
-        "cost": yields.cost(prompt_price, completion_price),
-        "cost_per_admitted": yields.per_admitted(yields.cost(prompt_price, completion_price)),
-        "stages": stages,
-        "roles": roles,
+        "model_ms_per_admitted": yields.per_admitted(sum(role.latency_ms for role in yields.roles.values())),
+        "cost": cost,
+        "cost_per_admitted": yields.per_admitted(cost),
+        "stages": {stage: _stage(yields, stage) for stage in STAGES if yields.stage_pass_frac(stage) is not None},
+        "roles": {name: _role(role) for name, role in sorted(yields.roles.items())},
+    }
+
+
+def _stage(yields: Yields, stage: str) -> dict:
+    stopped = {reason or "none": num for (name, reason), num in sorted(yields.stopped.items()) if name == stage}
+    return {"passed": yields.passed[stage], "pass_frac": yields.stage_pass_frac(stage), "stopped": stopped}
+
+
+def _role(role: RoleCost) -> dict:
+    return {
+        "completions": role.num_completions,
+        "errors": role.num_errors,
+        "retries": role.num_retries,
+        "prompt_tokens": role.num_prompt_tokens,
+        "completion_tokens": role.num_completion_tokens,
+        "mean_latency_ms": role.latency_ms / role.num_completions,
     }

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 from schemas import decode, encode, make
 from schemas.events import BatchPlanned, RolloutGroupCompleted, RunFinished, RunOutcome, StepCompleted
 from streams.log import LogGap
+from streams.summary import HELDOUT
 from trainer.checkpoint import (
     checkpoint_name,
     latest_complete,
@@ -25,7 +25,7 @@ from trainer.checkpoint import (
 )
 from trainer.collect import collect, health, left_in, sync_weights
 from trainer.engine import UpdateBatch
-from trainer.evaluation import evaluate
+from trainer.held_out import evaluate_if_due
 from trainer.rollouts import batch_metrics, groups_of, play_batch, update_batch_from_events
 from trainer.setup import DigestMismatch, NothingCame, TrainerSetup
 from trainer.view import RunView
@@ -47,13 +47,11 @@ def train(setup: TrainerSetup) -> RunOutcome:
     while not view.is_finished:
         sync_weights(setup, view, step)
         done = view.steps.get(step)
-        is_last = done is not None and done.is_last_of_epoch and done.epoch >= setup.num_epochs - 1
-        _evaluate_if_due(setup, view, step, is_last)
-        if is_last:
+        ends_stage = done is not None and done.is_last_of_epoch and done.epoch + 1 >= view.num_epochs
+        evaluate_if_due(setup, view, step, ends_stage)
+        if ends_stage and not _open_next_stage(setup, view, done):
             _finish(setup, view, done)
             break
-        if done is not None and done.is_last_of_epoch:
-            _open_next_stage(setup, view, done)
         plan = _next_plan(setup, view, step + 1)
         if plan is None:
             return RunOutcome.INTERRUPTED
@@ -77,7 +75,7 @@ def _restore(setup: TrainerSetup, view: RunView) -> int:
         if view.weights_digest not in ("", setup.engine.digest()):
             raise DigestMismatch(f"run {setup.run_id} started from weights {view.weights_digest}, but the policy given "
                                  f"has {setup.engine.digest()}")
-        _write_checkpoint(setup, 0, b"")
+        _write_checkpoint(setup, view, 0, b"")
         return 0
     load_weights(checkpoint, setup.engine.model)
     setup.engine.load_state_dict(load_training_state(checkpoint)["engine"])
@@ -160,15 +158,17 @@ def _complete(
         raise DigestMismatch(f"step {plan.step}: the log says weights {recorded.weights_digest}, learning it again "
                              f"gave {done.weights_digest}; same packages, machine and settings as before?")
     if is_due:
-        _write_checkpoint(setup, plan.step, encode(recorded or done))
+        _write_checkpoint(setup, view, plan.step, encode(recorded or done))
     _announce(setup, view, done)
     view.forget_before(plan.step + 1)
 
 
-def _write_checkpoint(setup: TrainerSetup, step: int, announcement: bytes) -> None:
+def _write_checkpoint(setup: TrainerSetup, view: RunView, step: int, announcement: bytes) -> None:
+    cursor = {f"{place.topic}/{place.partition}": offset for place, offset in sorted(setup.reader.cursor.items())}
     write_checkpoint(
-        setup.checkpoints, step, setup.engine.model, setup.tokenizer, {"engine": setup.engine.state_dict()},
-        announcement, setup.config.keep_checkpoints,
+        setup.checkpoints, step, setup.engine.model, setup.tokenizer,
+        {"engine": setup.engine.state_dict(), "cursor": cursor}, announcement, setup.config.keep_checkpoints,
+        view.best_step(HELDOUT) if setup.config.keep_best else None,
     )
 
 
@@ -178,34 +178,19 @@ def _announce(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
         view.hear([done])
 
 
-def _evaluate_if_due(setup: TrainerSetup, view: RunView, step: int, is_last: bool) -> None:
-    """Measure the suites that have no result for this step, at start, at end and every M steps."""
-    every = setup.config.eval_every_steps
-    if not (step == 0 or is_last or (every and step % every == 0)):
-        return
-    params = replace(setup.sampling, greedy=setup.config.eval_greedy)
-    caused_by = view.steps[step].event_id if step in view.steps else ""
-    for suite in setup.suites:
-        if suite.tasks and suite.num_rollouts and not view.has_evaluation(suite.name, step):
-            result = evaluate(
-                setup.run_id, suite, step, setup.sampler, params, setup.new_episode, caused_by,
-                lambda finished, total: setup.on_progress("evaluation", finished, total),
-            )
-            setup.log.append([result])
-            view.hear([result])
-
-
-def _open_next_stage(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
-    stage = setup.next_stage(done)
+def _open_next_stage(setup: TrainerSetup, view: RunView, done: StepCompleted) -> bool:
+    """Say what begins behind the last step of a stage; False if nothing does."""
+    stage = setup.next_stage(done, view)
     if stage is not None and not view.knows_stage(stage.stage):
         setup.log.append([stage])
         view.hear([stage])
+    return stage is not None
 
 
 def _finish(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
     end = make(
         RunFinished, setup.run_id, caused_by=done.event_id, outcome=RunOutcome.COMPLETED, step=done.step,
-        epoch=done.epoch, reason=f"all {setup.num_epochs} epochs trained", weights_digest=setup.engine.digest(),
+        epoch=done.epoch, reason=f"all {view.num_epochs} epochs trained", weights_digest=setup.engine.digest(),
     )
     setup.log.append([end])
     view.hear([end])

@@ -19,6 +19,7 @@ from trainer.evaluation import Suite
 from trainer.rollouts import PlayedBy
 from trainer.sampler import Sampler, SamplingParams
 from trainer.staleness import Bound
+from trainer.view import RunView
 from trainer.weight_sync import WeightSync
 
 
@@ -37,7 +38,6 @@ class TrainerSetup:
     Attributes:
         run_id: The run.
         seed: Master seed of the rollouts.
-        num_epochs: Planned epochs of the whole run.
         config: Settings.
         engine: Holds the weights.
         sampler: Plays with the same weights.
@@ -47,7 +47,7 @@ class TrainerSetup:
         checkpoints: Folder of the checkpoints.
         log: Where events are written.
         reader: Where events of this run are heard; follows ``trainer.view.TOPICS`` from the beginning.
-        next_stage: The curriculum stage that begins behind an epoch's last step, if one does.
+        next_stage: The curriculum stage that begins behind the last step of a stage, if one does.
         should_stop: Asked between steps; True ends the loop early.
         on_progress: Told (phase, finished rollouts, all rollouts).
         patience_s: How long to wait for an event before giving up, seconds.
@@ -59,7 +59,6 @@ class TrainerSetup:
 
     run_id: str
     seed: int
-    num_epochs: int
     config: TrainerConfig
     engine: Engine
     sampler: Sampler
@@ -69,7 +68,7 @@ class TrainerSetup:
     checkpoints: Path
     log: Log
     reader: EventReader
-    next_stage: Callable[[StepCompleted], StageStarted | None] = lambda done: None
+    next_stage: Callable[[StepCompleted, RunView], StageStarted | None] = lambda done, view: None
     should_stop: Callable[[], bool] = lambda: False
     on_progress: Callable[[str, int, int], None] = lambda phase, finished, total: None
     patience_s: float = 600.0

@@ -29,6 +29,8 @@ from schemas.events import (
     TrajectoryRecorded,
     WeightsSynced,
 )
+from trainer.checkpoint import best_step
+from trainer.curriculum import planned_epochs
 from trainer.dispatch import Dispatch
 
 TOPICS = ("runs", "tasks", "batches", "trajectories", "rollouts", "steps")
@@ -52,6 +54,8 @@ class RunView:
         started: RunStarted, if it was heard.
         trajectories: Body by trajectory id; bodies of forgotten steps are gone.
         steps: Completed step by step.
+        stages: Begun stage by name.
+        evaluations: Evaluation by (suite, step).
         is_finished: Whether the run was completed.
         weights_digest: Digest of the weights the run started from; empty if RunStarted was not heard.
     """
@@ -70,8 +74,8 @@ class RunView:
         self.dropped: set[str] = set()
         self._ended: dict[tuple[int, str], str] = {}
         self._late: set[str] = set()
-        self._reward_of_stage: dict[str, RewardKind] = {}
-        self._evaluations: set[tuple[str, int]] = set()
+        self.stages: dict[str, StageStarted] = {}
+        self.evaluations: dict[tuple[str, int], EvaluationCompleted] = {}
         self._first_step = 0
 
     def hear(self, events: Iterable[Event]) -> None:
@@ -95,9 +99,9 @@ class RunView:
                 case EpochPlanned():
                     self.epochs.setdefault(event.epoch, event)
                 case StageStarted():
-                    self._reward_of_stage.setdefault(event.stage, event.reward)
+                    self.stages.setdefault(event.stage, event)
                 case EvaluationCompleted():
-                    self._evaluations.add((event.suite, event.step))
+                    self.evaluations.setdefault((event.suite, event.step), event)
                 case RunStarted():
                     self.started, self.weights_digest = event, event.weights_digest
                 case RunFinished():
@@ -133,15 +137,25 @@ class RunView:
 
     def knows_stage(self, stage: str) -> bool:
         """Whether the start of a curriculum stage was heard."""
-        return stage in self._reward_of_stage
+        return stage in self.stages
 
     def reward_of(self, epoch: int, default: RewardKind) -> RewardKind:
         """Reward that drives the updates of an epoch; ``default`` if the epoch belongs to no stage."""
-        return self._reward_of_stage.get(self.stage_of(epoch), default)
+        stage = self.stages.get(self.stage_of(epoch))
+        return stage.reward if stage is not None else default
 
     def has_evaluation(self, suite: str, step: int) -> bool:
         """Whether a suite was measured after a step."""
-        return (suite, step) in self._evaluations
+        return (suite, step) in self.evaluations
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs of the stages that have begun."""
+        return planned_epochs(tuple(self.stages.values()))
+
+    def best_step(self, suite: str) -> int | None:
+        """The step after which a suite went best; ``None`` before a trained policy was measured."""
+        return best_step({step: e.mean_reward for (name, step), e in self.evaluations.items() if name == suite})
 
     def missing_for(self, plan: BatchPlanned) -> str:
         """What must still be heard before a batch can be played, in words; empty if nothing."""

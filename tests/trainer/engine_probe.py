@@ -19,6 +19,7 @@ from trainer.logprobs import padded, score
 from trainer.policy import load_policy
 from trainer.sampler import RolloutRequest, SamplingParams
 from trainer.vllm_engine_sampler import VllmEngineSampler, vllm_engine
+from trainer.weight_transfer import vllm_source
 
 PARAMS = SamplingParams(seed=3, max_message_tokens=24, max_episode_tokens=200)
 
@@ -35,6 +36,18 @@ def gap_of(model, rollouts) -> float:
     with torch.no_grad():
         own_N = score(halves(model), batch).logprobs_N.numpy()
     return float(np.abs(np.concatenate([r.logprobs[r.mask == 1] for r in rollouts]) - own_N).max())
+
+
+def transfer_parts(model) -> list[object]:
+    """What our side of the NCCL transfer gives to vLLM's, without a GPU to send it from."""
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerWeightTransferEngine as Engine
+
+    init = NCCLTrainerInitInfo(master_address="127.0.0.1", master_port=29_600, world_size=2, rank=0)
+    source = vllm_source(model)
+    described = [(meta.name, meta.dtype, meta.shape) for meta in source.metadata()]
+    held = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in source]
+    return [init.backend, init.is_sender, described == held, len(held), callable(Engine.send_weights)]
 
 
 def main() -> None:
@@ -60,6 +73,7 @@ def main() -> None:
         found["gaps"].append([synced.probe_gap, gap_of(model, rollouts)])
         found["cross"].append(gap_of(models[version - 1], rollouts))
         found["versions"].append(sorted({v for r in rollouts for _, v in r.version_spans}))
+    found["transfer"] = transfer_parts(policy.model)
     found["num_ended"], found["all_done"] = len(ended), all(r.episode.done and not r.error for r in ended)
     print("RESULT " + json.dumps(found), flush=True)
 

@@ -96,7 +96,7 @@ def reader_of(log, topics=FOLLOWED):
 def setup_of(log, folder, sampler=None, **values):
     model = toy_model()
     return TrainerSetup(**{
-        "run_id": RUN, "seed": 11, "num_epochs": len(EPOCHS), "config": CONFIG, "engine": TorchEngine(model, CONFIG),
+        "run_id": RUN, "seed": 11, "config": CONFIG, "engine": TorchEngine(model, CONFIG),
         "sampler": sampler or HFSampler(model, ToyTemplate()), "new_episode": ToyEpisode, "suites": (SUITE,),
         "tokenizer": None, "checkpoints": folder, "log": log, "reader": reader_of(log), "patience_s": 5.0, **values,
     })
@@ -257,10 +257,11 @@ def second_epoch():
 
 def test_the_next_stage_is_opened_behind_the_last_step_of_the_one_before(whole, tmp_path):
     log = StagedLog()
-    log.append([e for e in planned_events() if e not in second_epoch()])
+    first = [e for e in planned_events() if e not in second_epoch()]
+    log.append([replace(e, num_epochs=1) if isinstance(e, StageStarted) else e for e in first])
     late = make(StageStarted, RUN, stage="late", ordinal=1, reward=RewardKind.PROGRESS, synthesis=False, first_step=3,
                 first_epoch=1, num_epochs=1)
-    setup = setup_of(log, tmp_path, next_stage=lambda done: late if done.epoch == 0 else None)
+    setup = setup_of(log, tmp_path, next_stage=lambda done, view: late if done.epoch == 0 else None)
     assert train(setup) is RunOutcome.COMPLETED
     assert [stage.stage for stage in events_of(log, StageStarted)] == ["full", "late"]
     assert [step.stage for step in events_of(log, StepCompleted)] == ["full", "full", "late", "late"]

@@ -22,10 +22,11 @@ from schemas.events import (
 )
 from tests.trainer.test_loop import RUN, setup_of
 from tests.trainer.test_loop import new_log as inline_log
-from tests.trainer.toys import ToyEpisode
+from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model
 from tests.trainer.workers import events_of, new_log, trainer_of, worker_config, worker_of, worker_setup
 from trainer.episodes import UnplayableTask
 from trainer.held_weights import WrongWeights
+from trainer.hf_sampler import HFSampler
 from trainer.loop import train
 from trainer.rollout_worker import RolloutWorker
 from trainer.staleness import StalePolicy
@@ -243,3 +244,13 @@ def test_what_was_played_ahead_is_used_after_a_restart_and_nothing_is_played_twi
     groups = events_of(log, RolloutGroupCompleted)
     learned = [group for step in events_of(log, StepCompleted) for group in step.group_ids]
     assert ahead <= set(learned) and len(learned) == len(set(learned)) == len(groups) == 8
+
+
+def test_a_sampler_of_other_weights_raises_the_alarm_and_a_faithful_one_does_not(inline, tmp_path):
+    assert {step.metrics["logprob_gap_alarm"] for step in events_of(inline, StepCompleted)} == {0.0}
+    log = inline_log()
+    train(setup_of(log, tmp_path, HFSampler(toy_model(seed=3), ToyTemplate()), suites=()))
+    steps = events_of(log, StepCompleted)
+    assert all(s.metrics["logprob_gap_alarm"] == 1.0 and s.metrics["logprob_gap_mean"] > 0.1 for s in steps)
+    assert all(s.metrics["logprob_gap_max"] >= s.metrics["logprob_gap_mean"] for s in steps)
+    assert all(s.metrics["logprob_gap_kl"] > 0 for s in steps)

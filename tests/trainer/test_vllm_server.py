@@ -24,6 +24,7 @@ from trainer.loop import train
 from trainer.policy import PolicyConfig, build_policy, load_policy
 from trainer.sampler import RolloutRequest, SamplingParams
 from trainer.serving_copy import write_serving_copy
+from trainer.template import CompactTemplate
 from trainer.torch_engine import TorchEngine
 from trainer.vllm_client import VllmClient, VllmError
 from trainer.vllm_server_sampler import VllmServerSampler
@@ -152,12 +153,20 @@ def test_a_server_of_raw_logprobs_is_refused_for_another_temperature(url, policy
         VllmServerSampler(url, policy.template).rollout(requests_of(1, 1), params)
 
 
+class ManyStops(CompactTemplate):
+    """Every other token ends a message, so that untrained weights say something in every turn."""
+
+    def __init__(self, tokenizer):
+        super().__init__(tokenizer)
+        self.stop_ids = frozenset(range(1, len(tokenizer), 2))
+
+
 def test_a_run_learns_from_a_server_that_gets_every_version_between_the_steps(url, policy_folder, sync, tmp_path):
     policy = tied(load_policy(policy_folder))
     config = CONFIG.model_copy(update={
         "group_size": 8, "max_message_tokens": 24, "max_episode_tokens": 200, "learning_rate": 3e-3})
     log, engine = new_log(), TorchEngine(policy.model, config)
-    setup = setup_of(log, tmp_path, VllmServerSampler(url, policy.template), config=config, engine=engine, syncs=(sync,),
+    setup = setup_of(log, tmp_path, VllmServerSampler(url, ManyStops(policy.tokenizer)), config=config, engine=engine, syncs=(sync,),
                      tokenizer=policy.tokenizer)
     assert train(setup) is RunOutcome.COMPLETED
     steps = events_of(log, StepCompleted)

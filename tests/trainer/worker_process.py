@@ -17,7 +17,7 @@ from streams.kafka_log import KafkaLog
 from streams.processes import end_with_parent
 from streams.reader import EventReader
 from streams.topics import partitions_of
-from tests.trainer.test_loop import EPOCHS, RUN
+from tests.trainer.test_loop import RUN
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model
 from tests.trainer.workers import worker_config
 from trainer.config import TrainerConfig
@@ -79,7 +79,7 @@ def trainer(options: argparse.Namespace, connection: Connection) -> None:
     """Train to the end."""
     model, config = toy_model(), config_of(options.deadline_s)
     train(TrainerSetup(
-        run_id=RUN, seed=11, num_epochs=len(EPOCHS), config=config, engine=TorchEngine(model, config),
+        run_id=RUN, seed=11, config=config, engine=TorchEngine(model, config),
         sampler=HFSampler(model, ToyTemplate()), new_episode=ToyEpisode, suites=(), tokenizer=None,
         checkpoints=options.folder / "checkpoints", log=KafkaLog(connection),
         reader=EventReader(KafkaLog(connection), LIVE_TOPICS, partitions_of(connection), RUN, "trainer"),

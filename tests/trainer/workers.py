@@ -7,7 +7,7 @@ from dataclasses import replace
 from schemas import BY_NAME, TOPICS
 from streams.log import MemoryLog, partition_counts
 from streams.reader import EventReader
-from tests.trainer.test_loop import CONFIG, EPOCHS, RUN, planned_events
+from tests.trainer.test_loop import CONFIG, RUN, planned_events
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model
 from trainer.config import TrainerConfig
 from trainer.held_weights import FolderWeights
@@ -48,7 +48,7 @@ def trainer_of(log, folder, config=None, **values) -> TrainerSetup:
     """A trainer that lays its weights in a folder and waits for workers."""
     model, config = toy_model(), config or worker_config()
     return TrainerSetup(**{
-        "run_id": RUN, "seed": 11, "num_epochs": len(EPOCHS), "config": config, "engine": TorchEngine(model, config),
+        "run_id": RUN, "seed": 11, "config": config, "engine": TorchEngine(model, config),
         "sampler": HFSampler(model, ToyTemplate()), "new_episode": ToyEpisode, "suites": (), "tokenizer": None,
         "checkpoints": folder / "checkpoints", "log": log, "reader": reader_of(log, LIVE_TOPICS), "patience_s": 20.0,
         "syncs": (FolderSync(folder / "weights", None, 8),), "format_hash": "f", **values,
