@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.console import Console
 from commands.config import ConfigError, RunConfig, parsed_value, put, validated
 from commands.folder import RunFolder, find_run
 from commands.run import new_run_id
-from schemas import TOPICS, Event, make
+from schemas import TOPICS, Event
 from schemas.events import RunStarted, StepCompleted
 from streams.archive import ArchiveLog
 from streams.fork import ForkMode, renamed, shared_past
@@ -56,11 +57,9 @@ def fork(parent: RunFolder, at_step: int, mode: ForkMode, overrides: Sequence[st
     started = next(event for event in events if isinstance(event, RunStarted))
     folder = RunFolder((runs / new_run_id(config)).resolve()).create(config)
     past = renamed(shared_past(events, at_step, mode), folder.run_id)
-    opening = make(
-        RunStarted, folder.run_id, caused_by=started.event_id, config_json=config.as_json(), seed=config.run.seed,
-        versions=started.versions, template_hash=started.template_hash, tokenizer_hash=started.tokenizer_hash,
-        tool_schema_hash=started.tool_schema_hash, weights_digest=started.weights_digest, parent_run_id=parent.run_id,
-        forked_at_step=at_step, fork_mode=mode.value)
+    opening = replace(
+        renamed([started], folder.run_id)[0], caused_by=started.event_id, occurred_at_ms=0, config_json=config.as_json(),
+        seed=config.run.seed, parent_run_id=parent.run_id, forked_at_step=at_step, fork_mode=mode.value)
     archive = ArchiveLog(folder.archive, ArchiveLog(parent.archive).partitions)
     archive.append([opening, *past])
     archive.close()

@@ -6,21 +6,47 @@ import json
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
-from commands.folder import find_run
+from commands.folder import RunFolder, find_run
 from commands.run import facts_of
 from commands.view import epochs_table, panel, summary_table
+from streams.archive import ArchiveLog
+from streams.observer import Observer
 from streams.summary import summary_of
+from synthesizer.yields import Yields, section_of
+
+SYNTHESIS_TOPICS = ("tasks", "boundary-signals", "synthesis-outcomes", "batches")
+
+
+def synthesis_of(folder: RunFolder) -> dict:
+    """Yield, failures, tokens and latency of a run's synthesis."""
+    archive = ArchiveLog(folder.archive)
+    topics = [topic for topic in SYNTHESIS_TOPICS if topic in archive.partitions]
+    yields = Yields()
+    yields.fold(Observer(archive, topics, archive.partitions, folder.run_id).catch_up())
+    return section_of(yields)
+
+
+def synthesis_table(section: dict) -> Table:
+    """The figures of synthesis that are there, for people."""
+    table = Table(box=None, show_header=False, pad_edge=False, title="synthesis", title_justify="left")
+    for key, value in section.items():
+        if value not in (None, {}, [], 0, 0.0):
+            table.add_row(key.replace("_", " "), f"{value:.3f}" if isinstance(value, float) else str(value))
+    return table
 
 
 def show(name: str | None, runs: Path, as_json: bool, console: Console) -> None:
-    """Print the panel and the summary, or the summary as JSON."""
+    """Print the panel and the summary, or both as JSON."""
     folder = find_run(name, runs)
     facts = facts_of(folder)
     summary = summary_of(facts)
+    section = synthesis_of(folder)
     if as_json:
-        print(json.dumps(summary))
+        print(json.dumps({**summary, "synthesis": section}))
         return
     console.print(panel(facts, None, "finished" if facts.finished else "not finished"))
     console.print(epochs_table(facts))
     console.print(summary_table(summary))
+    console.print(synthesis_table(section))

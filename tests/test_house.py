@@ -27,7 +27,8 @@ PURE = (
     "streams/lifecycle.py", "streams/pool.py", "streams/pool_config.py", "streams/rows.py", "streams/summary.py",
     "streams/checkup.py", "streams/chronicle.py", "streams/event_values.py", "streams/explain.py", "streams/fork.py",
     "streams/lineage.py", "streams/links.py", "streams/measures.py", "streams/replay.py", "streams/rescore.py", "streams/series.py",
-    "streams/watchdog.py", "commands/charts.py", "commands/lineage_chart.py", "synthesizer/book.py", "trainer/advantage.py",
+    "streams/watchdog.py", "commands/charts.py", "commands/lineage_chart.py", "synthesizer/book.py", "synthesizer/llm/answers.py", "synthesizer/llm/transcript.py",
+    "synthesizer/stages/patches.py", "synthesizer/yields.py", "trainer/advantage.py",
     "trainer/loss.py",
 )
 IMPURE = {

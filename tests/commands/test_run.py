@@ -96,7 +96,9 @@ def test_a_recorded_run_replays_with_every_verdict_equal(undisturbed: RunFolder)
 def test_status_tells_the_same_as_the_summary(undisturbed: RunFolder) -> None:
     process = rods("status", str(undisturbed.path), "--json")
     output, _ = process.communicate(timeout=DEADLINE_S)
-    assert json.loads(output.splitlines()[-1]) == json.loads(undisturbed.summary_file.read_text())
+    told, summary = json.loads(output.splitlines()[-1]), json.loads(undisturbed.summary_file.read_text())
+    assert {key: told[key] for key in summary} == summary
+    assert told["synthesis"]["signals"] == summary["boundary_signals"] and told["synthesis"]["queue_depth"] == 0
 
 
 def test_stopped_by_ctrl_c_and_resumed_it_ends_as_if_undisturbed(undisturbed: RunFolder, tmp_path: Path) -> None:

@@ -117,12 +117,14 @@ def test_the_shuffle_is_the_order_of_the_hashes(task_ids: list[str], seed: int, 
 def test_a_variant_is_active_from_its_injection_until_it_retires() -> None:
     events = play(6, 5, {"batch_size": 4, "await_synthesis": True, "cooldown": 0, "injection_frac": 0.5},
                   lambda t, s: random.Random(f"{t}{s}").random())[1]
-    pool = fold(initial(), events)
-    seen = {state_of(pool, task_id) for task_id in pool.tasks}
-    for task_id in pool.tasks:
-        entered = any(task_id in plan.injected for plan in pool.epochs.values())
-        human = pool.tasks[task_id].origin is Origin.HUMAN
-        assert state_of(pool, task_id) == ("retired" if task_id in pool.retired else "active" if human or entered else "waiting")
+    pool, seen = initial(), set()
+    for event in events:
+        pool = fold(pool, [event])
+        for task_id, task in pool.tasks.items():
+            entered = task.origin is Origin.HUMAN or any(task_id in plan.injected for plan in pool.epochs.values())
+            expected = "retired" if task_id in pool.retired else "active" if entered else "waiting"
+            assert state_of(pool, task_id) == expected
+            seen.add(expected)
     assert seen == {"retired", "active", "waiting"}
 
 
