@@ -43,13 +43,13 @@ def fresh_topics(servers: str) -> Connection:
 
 
 @contextmanager
-def worker(connection: Connection, folder: Path) -> Iterator[Child]:
+def worker(connection: Connection, folder: Path, app_id: str = "") -> Iterator[Child]:
     """The pool worker as a process, ready to hear."""
     name = uuid.uuid4().hex[:8]
     ready = folder / f"{name}.ready"
     child = Child("worker", [
         sys.executable, "-m", "streams.worker", "--connection", connection.to_json(), "--datadir", str(folder / name),
-        "--app-id", f"pool-{name}", "--ready-file", str(ready)], folder / "worker.log").start()
+        "--app-id", app_id or f"pool-{name}", "--ready-file", str(ready)], folder / "worker.log").start()
     try:
         child.await_file(ready, READY_S)
         yield child

@@ -29,7 +29,7 @@ from schemas.events import (
     Turn,
 )
 from streams.decide import decide
-from streams.pool import Pool, fold, initial
+from streams.pool import fold, initial
 
 RUN = "20260131-120000-bench"
 K, NUM_TURNS, NUM_SEEDS, NUM_SHAPES = 16, 3, 400, 512
@@ -121,8 +121,3 @@ def step_completed(batch: BatchPlanned) -> StepCompleted:
         StepCompleted, RUN, caused_by=batch.event_id, step=batch.step, epoch=batch.epoch, stage="full", policy_version=batch.step,
         weights_digest=f"{batch.step:064x}", is_last_of_epoch=batch.is_last_of_epoch, num_groups=len(batch.task_ids),
         num_zero_variance=0, num_trajectories=K * len(batch.task_ids), num_trained_tokens=0, group_ids=(), metrics={})
-
-
-def pool_after(limit: int, seed: int = 7) -> Pool:
-    """The pool that the first ``limit`` events fold to."""
-    return fold(initial(), events(limit, seed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,18 @@ import typer
 from commands.options import AsJson, ConfigFile, Overrides, console
 
 app = typer.Typer(help="Policies and tasks.")
+
+
+def opened(work: Callable[[], object]) -> None:
+    """Do something with a policy; one that cannot be opened or reached ends in one message."""
+    from commands.config import ConfigError
+    from trainer.players import NoPlayer
+    from trainer.vllm_client import VllmError
+
+    try:
+        work()
+    except (NoPlayer, VllmError) as error:
+        raise ConfigError(f"--model: {error}") from error
 
 
 @app.command("eval")
@@ -40,7 +53,7 @@ def evaluate(
     options = command.EvalOptions(
         model, suite, split, profile, pass_k, greedy, tuple(category or ()), limit, tokenizer, parser, temperature, top_p, seed,
         max_message_tokens, max_episode_tokens, at_once)
-    command.show(options, as_json, out, console)
+    opened(lambda: command.show(options, as_json, out, console))
 
 
 @app.command()
@@ -56,7 +69,7 @@ def chat(
     """Watch a policy play one task turn by turn, and speak for the user if you like."""
     from commands import chat as command
 
-    command.show(model, task, split, console, greedy=greedy, seed=seed, tokenizer=tokenizer, parser=parser)
+    opened(lambda: command.show(model, task, split, console, greedy=greedy, seed=seed, tokenizer=tokenizer, parser=parser))
 
 
 @app.command()

