@@ -16,6 +16,7 @@ from benchmarks.grpo_workload import (
     large_vocabulary_model,
     long_batch,
     peak_mib,
+    scored,
     small_policy,
     tasks,
     train_config,
@@ -110,7 +111,7 @@ def large_update(num_rounds: int) -> dict[str, object]:
     """The update alone under the large vocabulary."""
     before_mib = peak_mib()
     engine = TorchEngine(large_vocabulary_model(), train_config(packing=True, max_episode_tokens=4096))
-    return {"before_mib": before_mib, **_updates(num_rounds, engine, long_batch())}
+    return {"before_mib": before_mib, **_updates(num_rounds, engine, scored(long_batch(), engine.model))}
 
 
 def _updates(num_rounds: int, engine: TorchEngine, batch: Recorded) -> dict[str, object]:

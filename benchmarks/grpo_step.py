@@ -5,7 +5,7 @@
 
 (a) a whole multi-turn step: 8 tasks x 16 rollouts in the simulators, one update. Ours writes every event to a real
     embedded broker and waits for it; TRL plays the same episodes through its rollout hook, all live ones in lockstep.
-(b) the update alone under a vocabulary of 151,936: one group of 16 multi-turn sequences of 512 to 1,536 tokens; peak
+(b) the update alone under a vocabulary of 151,936: one group of 16 multi-turn sequences of 512 to 1,024 tokens; peak
     memory over what the imports took, and time. TRL takes 8 rows at once, its default, ours its token budget with
     packing.
 (c) the update alone at 1,000 tokens of vocabulary, those of the shipped policy, on the rollouts recorded in (a).
@@ -48,7 +48,9 @@ def part(name: str, rounds: int, folder: Path) -> dict[str, object]:
         timeout=PART_TIMEOUT_S, check=False)
     if done.returncode:
         raise RuntimeError(f"part {name} failed: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    last = done.stdout.strip().splitlines()[-1]
+    print(f"{name}: {last}", file=sys.stderr)
+    return json.loads(last)
 
 
 def measured(name: str, rounds: int, folder: Path) -> dict[str, object]:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
+import numpy as np
 from transformers import PreTrainedModel, TrainerCallback
 
 from benchmarks.grpo_workload import (
@@ -25,6 +25,7 @@ from benchmarks.grpo_workload import (
     large_vocabulary_model,
     long_batch,
     peak_mib,
+    scored,
     small_policy,
     tasks,
     tokenizer,
@@ -113,7 +114,9 @@ def step(num_rounds: int, folder: Path) -> dict[str, object]:
     found = run(policy.model, rollout, list(known), num_rounds + 1, K)
     for entry, (ids, *_) in zip(found["rounds"], played[1:], strict=True):
         entry["tokens"] = sum(len(each) for each in ids)
-    batch = _recorded(*played[-1], folder)
+    ids, masks, rewards = played[-1]
+    raw = Recorded([np.array(i, np.int32) for i in ids], [np.array(m, np.uint8) for m in masks], [], rewards)
+    batch = scored(raw, small_policy(folder).model)
     batch.save(folder / "trl.npz")
     return {**found, **batch.facts}
 
@@ -135,23 +138,6 @@ def _take(episode: object, ids: list[int], mask: list[int], message: list[int], 
         return
     ids += shown
     mask += [0] * len(shown)
-
-
-def _recorded(ids: list[list[int]], masks: list[list[int]], rewards: list[float], folder: Path) -> Recorded:
-    import numpy as np
-
-    from trainer.causal_lm import halves
-    from trainer.logprobs import padded, score
-
-    arrays, flags = [np.array(i, np.int32) for i in ids], [np.array(m, np.uint8) for m in masks]
-    policy, logprobs = halves(small_policy(folder).model), []
-    for own, mask in zip(arrays, flags, strict=True):
-        with torch.no_grad():
-            scored_N = score(policy, padded([own], [mask], policy.device)).logprobs_N.numpy()
-        values = np.zeros(len(own), np.float32)
-        values[mask == 1] = scored_N
-        logprobs.append(values)
-    return Recorded(arrays, flags, logprobs, rewards)
 
 
 def _output(ids: list[list[int]], masks: list[list[int]], starts: list[int], rewards: list[float]) -> dict:

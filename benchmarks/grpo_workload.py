@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,10 @@ from transformers import AutoTokenizer, PreTrainedModel, Qwen3Config, Qwen3ForCa
 
 from environments.registry import load_tasks
 from schemas.events import Task
+from trainer.causal_lm import halves
 from trainer.config import TrainerConfig
 from trainer.engine import TrainedSequence, UpdateBatch
+from trainer.logprobs import padded, score
 from trainer.players import ASSET
 from trainer.policy import Policy, load_policy
 
@@ -110,12 +112,12 @@ class Recorded:
 
 
 def long_batch() -> Recorded:
-    """One group of K multi-turn rollouts of 512 to 1,536 random tokens over the large vocabulary, about a third of them
+    """One group of K multi-turn rollouts of 512 to 1,024 random tokens over the large vocabulary, about a third of them
     sampled, in messages of 20 to 80 tokens between longer pieces of environment text."""
     rng = np.random.default_rng(SEED)
     ids, masks = [], []
     for _ in range(K):
-        length = int(rng.integers(512, 1537))
+        length = int(rng.integers(512, 1025))
         mask = np.zeros(length, np.uint8)
         at = int(rng.integers(100, 200))
         while at < length:
@@ -125,7 +127,19 @@ def long_batch() -> Recorded:
         ids.append(rng.integers(2, LARGE_VOCABULARY, length).astype(np.int32))
         masks.append(mask)
     rewards = [float(reward) for reward in rng.integers(0, 5, K) / 4]
-    return Recorded(ids, masks, [np.full(len(i), -np.log(LARGE_VOCABULARY), np.float32) for i in ids], rewards)
+    return Recorded(ids, masks, [np.zeros(len(own), np.float32) for own in ids], rewards)
+
+
+def scored(batch: Recorded, model: PreTrainedModel) -> Recorded:
+    """The same rollouts with the log-probabilities a model gives them."""
+    policy, logprobs = halves(model), []
+    for ids, mask in zip(batch.ids, batch.masks, strict=True):
+        with torch.no_grad():
+            own_N = score(policy, padded([ids], [mask], policy.device)).logprobs_N.numpy()
+        values = np.zeros(len(ids), np.float32)
+        values[mask == 1] = own_N
+        logprobs.append(values)
+    return replace(batch, logprobs=logprobs)
 
 
 def tokenizer() -> object:

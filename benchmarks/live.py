@@ -24,7 +24,7 @@ from streams.snapshot import Snapshot
 from streams.topics import ensure_topics
 
 READY_S = 120.0
-SILENCE_S = 60.0
+SILENCE_S = 120.0
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -84,7 +84,7 @@ def await_records(log: Log, topic: str, count: int, child: Child) -> float:
         if records:
             cursor[place], seen_at = records[-1].offset + 1, time.monotonic()
         elif time.monotonic() - seen_at > SILENCE_S:
-            raise TimeoutError(f"{topic}: {cursor[place]} of {count} records, and no more for {SILENCE_S:.0f} s")
+            raise TimeoutError(f"{topic}: {cursor[place]} of {count} records, and no more for {SILENCE_S:.0f} s\n{child.last_words()}")
     return seen_at
 
 

@@ -34,7 +34,7 @@ from streams.rows import ROW_SCHEMA, PoolRow, rows_of
 
 logger = logging.getLogger("rods.worker")
 CRASHED = 70
-RECORDS_AT_ONCE = 512
+RECORDS_AT_ONCE = 4096
 """Records after which rows are written even if more records wait."""
 ROW_FIELDS = tuple(field.name for field in fields(PoolRow))
 
