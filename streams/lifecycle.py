@@ -10,6 +10,7 @@ import hashlib
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -64,8 +65,7 @@ def waiting(pool: Pool) -> list[PoolTask]:
     """Generated tasks that were neither injected nor retired, in no order that means anything."""
     injected = injected_in(pool)
     free = [task_id for task_id in pool.generated if task_id not in injected and task_id not in pool.retired]
-    tasks = [pool.tasks[task_id] for task_id in free if task_id in pool.tasks]
-    return [task for task in tasks if task.origin is Origin.GENERATED]
+    return [task for task in map(pool.tasks.get, free) if task is not None and task.origin is Origin.GENERATED]
 
 
 def queue_of(pool: Pool) -> list[str]:
@@ -73,13 +73,14 @@ def queue_of(pool: Pool) -> list[str]:
     return first_in_queue(waiting(pool), None, pool)
 
 
+def freshness(task: PoolTask) -> tuple:
+    """Sorts the latest signal first, and within a step by rank."""
+    return (-task.position[0], *task.position[1:])
+
+
 def first_in_queue(tasks: Sequence[PoolTask], most: int | None, pool: Pool) -> list[str]:
     """The ids of the first ``most`` waiting tasks in injection order; of all if ``None``."""
-    def queue_key(task: PoolTask) -> tuple:
-        if pool.config.queue_order == "freshest":
-            return (-task.position[0], *task.position[1:])
-        return task.position
-
+    queue_key = freshness if pool.config.queue_order == "freshest" else attrgetter("position")
     ordered = sorted(tasks, key=queue_key) if most is None else heapq.nsmallest(most, tasks, key=queue_key)
     return [task.task_id for task in ordered]
 
