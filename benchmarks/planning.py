@@ -76,7 +76,7 @@ def pool_of(shape: str, num_tasks: int) -> tuple[Pool, StageStarted]:
     tasks = {task_id: seed(task_id, index) for index, task_id in enumerate(human)}
     variants = {task_id: variant(task_id, index, plans) for index, task_id in enumerate(generated)}
     pool = Pool(
-        run_id=RUN, started_by="start", tasks=Map(tasks | variants), generated=Map(dict.fromkeys(variants, 1)),
+        run_id=RUN, started_by="start", tasks=Map(tasks | variants), generated=Map({task_id: task.position for task_id, task in variants.items()}),
         observations=Map(dict.fromkeys([*human, *entered], SEEN)),
         epochs=Map({plan.epoch: plan for plan in plans}), retired=Map(dict.fromkeys(gone)),
         batches=Map({plans[-1].first_step: batch_of(plans[-1])}),

@@ -10,12 +10,11 @@ import hashlib
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 import numpy as np
 
 from schemas.events import Evidence, Origin, RetireReason, StageStarted
-from streams.pool import Pool, PoolTask
+from streams.pool import Pool, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +60,13 @@ def live_generated(pool: Pool) -> list[str]:
     return [task.task_id for task in sorted(tasks, key=lambda task: task.position)]
 
 
-def waiting(pool: Pool) -> list[PoolTask]:
+def waiting(pool: Pool) -> list[Position]:
     """Generated tasks that were neither injected nor retired, in no order that means anything."""
     injected = injected_in(pool)
-    free = [task_id for task_id in pool.generated if task_id not in injected and task_id not in pool.retired]
-    return [task for task in map(pool.tasks.get, free) if task is not None and task.origin is Origin.GENERATED]
+    return [
+        position for task_id, position in pool.generated.items()
+        if task_id not in injected and task_id not in pool.retired and task_id in pool.tasks
+    ]
 
 
 def queue_of(pool: Pool) -> list[str]:
@@ -73,16 +74,16 @@ def queue_of(pool: Pool) -> list[str]:
     return first_in_queue(waiting(pool), None, pool)
 
 
-def freshness(task: PoolTask) -> tuple:
+def freshness(position: Position) -> tuple:
     """Sorts the latest signal first, and within a step by rank."""
-    return (-task.position[0], *task.position[1:])
+    return (-position[0], *position[1:])
 
 
-def first_in_queue(tasks: Sequence[PoolTask], most: int | None, pool: Pool) -> list[str]:
+def first_in_queue(tasks: Sequence[Position], most: int | None, pool: Pool) -> list[str]:
     """The ids of the first ``most`` waiting tasks in injection order; of all if ``None``."""
-    queue_key = freshness if pool.config.queue_order == "freshest" else attrgetter("position")
-    ordered = sorted(tasks, key=queue_key) if most is None else heapq.nsmallest(most, tasks, key=queue_key)
-    return [task.task_id for task in ordered]
+    key = freshness if pool.config.queue_order == "freshest" else None
+    ordered = sorted(tasks, key=key) if most is None else heapq.nsmallest(most, tasks, key=key)
+    return [task_id for _, _, task_id in ordered]
 
 
 def drift_reason(observations: Sequence[Evidence], pool: Pool, epoch: int) -> RetireReason | None:
@@ -140,15 +141,13 @@ def retirements(live: Sequence[str], pool: Pool, epoch: int) -> list[Retirement]
     return leaving + [Retirement(task_id, RetireReason.PRUNED) for task_id in pruned(staying, pool)]
 
 
-def expired(queue: Sequence[PoolTask], pool: Pool, epoch: int) -> list[Retirement]:
+def expired(queue: Sequence[Position], pool: Pool, epoch: int) -> list[Retirement]:
     """Waiting tasks whose signal is too old, in injection order."""
     if not pool.config.retirement or not pool.config.queue_expiry_epochs:
         return []
-    too_old = {
-        step for step in {task.position[0] for task in queue}
-        if epoch - _epoch_of(pool, step) > pool.config.queue_expiry_epochs
-    }
-    old = [task for task in queue if task.position[0] in too_old]
+    limit = pool.config.queue_expiry_epochs
+    too_old = {step for step in {step for step, _, _ in queue} if epoch - _epoch_of(pool, step) > limit}
+    old = [position for position in queue if position[0] in too_old] if too_old else []
     return [Retirement(task_id, RetireReason.QUEUE_EXPIRED) for task_id in first_in_queue(old, None, pool)]
 
 
@@ -195,7 +194,7 @@ def plan_epoch(pool: Pool, stage: StageStarted, epoch: int) -> EpochDecision | N
     gone = {retirement.task_id for retirement in leaving}
     human = [task_id for task_id in human if task_id not in gone]
     generated = [task_id for task_id in live if task_id not in gone]
-    queue = [task for task in queue if task.task_id not in gone]
+    queue = [position for position in queue if position[2] not in gone]
     num = num_to_inject(len(queue), len(human) + len(generated), len(generated), pool)
     injected = first_in_queue(queue, num, pool)
     active = human + generated + injected

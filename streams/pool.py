@@ -38,6 +38,8 @@ from streams.boundary import evidence_of
 from streams.pool_config import PoolConfig
 
 GROUPS = (RolloutGroupCompleted, GroupHead)
+Position = tuple[int, int, str]
+"""Orders tasks: step and rank of the signal that asked for it (0 and place in the seed list for a human task), task id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class PoolTask:
     category: Category
     origin: Origin
     is_protected: bool
-    position: tuple[int, int, str]
+    position: Position
     parent_task_id: str
     root_task_id: str
     generation: int
@@ -67,7 +69,7 @@ class Pool:
         finished: whether the run ended for good.
         stages: StageStarted by first epoch.
         tasks: PoolTask by task id.
-        generated: step of the signal by task id, generated tasks alone.
+        generated: position of each generated task.
         observations: by task id, its evidence ordered by step.
         ended: group event_id by (step, task id), also of groups that are no observation.
         steps: event_id of StepCompleted by step.
@@ -158,7 +160,8 @@ def _(event: TaskSeeded, pool: Pool) -> Pool:
         position=(0, event.position, task.task_id), parent_task_id="", root_task_id=task.task_id, generation=0,
         event_id=event.event_id,
     )
-    return replace(pool, tasks=pool.tasks.set(task.task_id, fact))
+    generated = pool.generated.delete(task.task_id) if task.task_id in pool.generated else pool.generated
+    return replace(pool, tasks=pool.tasks.set(task.task_id, fact), generated=generated)
 
 
 @_rule.register
@@ -172,7 +175,7 @@ def _(event: TaskSynthesized, pool: Pool) -> Pool:
         root_task_id=event.root_task_id, generation=event.generation, event_id=event.event_id,
     )
     return replace(
-        pool, tasks=pool.tasks.set(task.task_id, fact), generated=pool.generated.set(task.task_id, event.seed_step),
+        pool, tasks=pool.tasks.set(task.task_id, fact), generated=pool.generated.set(task.task_id, fact.position),
         answered=pool.answered.set(event.signal_id, task.task_id))
 
 

@@ -37,7 +37,7 @@ DIGEST_BYTES = 32
 PLAIN = ("run_id", "started_by", "seed", "finished", "last_epoch", "last_step")
 BY_NUMBER = {"stages": StageStarted, "batches": BatchPlanned, "epochs": EpochPlanned}
 BY_ID = {"signals": BoundaryDetected, "retired": TaskRetired}
-SIMPLE = ("generated", "answered", "injected")
+SIMPLE = ("answered", "injected")
 
 
 class UnusableSnapshot(ValueError):
@@ -107,7 +107,7 @@ def _plain(pool: Pool) -> dict[str, object]:
         **{name: list(getattr(pool, name).values()) for name in (*BY_NUMBER, *BY_ID)},
         **{name: dict(getattr(pool, name)) for name in SIMPLE},
         "config": pool.config.model_dump(mode="json"), "early": list(pool.early), "tasks": list(pool.tasks.values()),
-        "steps": list(pool.steps.items()), "signalled": dict(pool.signalled), "ended": list(ended.items()),
+        "generated": dict(pool.generated), "steps": list(pool.steps.items()), "signalled": dict(pool.signalled), "ended": list(ended.items()),
         "observations": {task_id: [_row(e) for e in seen] for task_id, seen in pool.observations.items()},
     }
 
@@ -130,6 +130,7 @@ def _pool(tree: dict) -> Pool:
         config=PoolConfig.model_validate(tree["config"]), steps=Map(tree["steps"]),
         early=tuple(from_record(RolloutGroupCompleted, record) for record in tree["early"]),
         tasks=Map({record["task_id"]: _task(record) for record in tree["tasks"]}),
+        generated=Map({task_id: tuple(position) for task_id, position in tree["generated"].items()}),
         signalled=Map({task_id: tuple(steps) for task_id, steps in tree["signalled"].items()}),
         ended=Map({(step, task_id): event_id for step, groups in tree["ended"] for task_id, event_id in groups.items()}),
         observations=Map({task_id: _evidence(rows) for task_id, rows in tree["observations"].items()}),
