@@ -1,12 +1,14 @@
 """What both sides of ``benchmarks.grpo_step`` work on: the same policies, tasks, batches and settings.
 
 Both learn from the mean-centred reward without dividing by the standard deviation, where the two definitions would
-differ in a constant, with one optimizer step a batch, the clip range 0.2 / 0.28, no KL and no entropy term. The learning
-rate is 0: every part of a step is done, but the policy stays the same, so all rounds do the same work.
+differ in a constant, with one optimizer step a batch, the clip range 0.2 / 0.28, no KL and no entropy term. The
+learning rate is next to nothing: every part of a step is done, but the policy stays the same, so all rounds do the same
+work.
 """
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import time
@@ -26,12 +28,16 @@ from trainer.logprobs import padded, score
 from trainer.players import ASSET
 from trainer.policy import Policy, load_policy
 
+QUICK = "RODS_BENCH_QUICK"
+"""Variable that, if set, makes everything small: it then shows only that both sides work and agree."""
+IS_QUICK = bool(os.environ.get(QUICK))
 K = 16
-NUM_TASKS = 8
+NUM_TASKS = 2 if IS_QUICK else 8
 SEED = 7
 MAX_MESSAGE_TOKENS, MAX_EPISODE_TOKENS = 96, 768
 NUMBERS = (144, 45)
-LARGE_VOCABULARY = 151_936
+LARGE_VOCABULARY = 8_192 if IS_QUICK else 151_936
+SHORTEST, LONGEST = (100, 200) if IS_QUICK else (512, 1024)
 POLICY = "policy"
 
 
@@ -48,7 +54,7 @@ def tasks() -> tuple[Task, ...]:
     wanted = [f"multi_turn_{kind}_{number}" for number in NUMBERS
               for kind in ("base", "miss_func", "miss_param", "long_context")]
     found = {task.task_id: task for task in load_tasks("train")}
-    return tuple(found[task_id] for task_id in wanted)
+    return tuple(found[task_id] for task_id in wanted[:NUM_TASKS])
 
 
 def keep_policy(folder: Path) -> None:
@@ -117,9 +123,9 @@ def long_batch() -> Recorded:
     rng = np.random.default_rng(SEED)
     ids, masks = [], []
     for _ in range(K):
-        length = int(rng.integers(512, 1025))
+        length = int(rng.integers(SHORTEST, LONGEST + 1))
         mask = np.zeros(length, np.uint8)
-        at = int(rng.integers(100, 200))
+        at = int(rng.integers(SHORTEST // 5, SHORTEST // 3))
         while at < length:
             end = at + int(rng.integers(20, 81))
             mask[at:end] = 1
