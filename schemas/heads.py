@@ -22,6 +22,7 @@ PREAMBLE = MAGIC + fingerprint_of(GROUP)
 WANTED = ("event_id", "run_id", "task_id", "step", "num_rollouts", "rewards")
 MOST = 63
 """Highest count that takes one byte."""
+ID_LENGTH = 32
 ONE_BYTE = rb"[\x00-\x7f]"
 NUMBER = rb"[\x80-\xff]{0,7}[\x00-\x7f]"
 
@@ -145,6 +146,7 @@ def _item(kind: object) -> bytes:
 
 
 def _counted(item: bytes, end: bytes) -> bytes:
-    """A count, so many items, and the end; just the zero count where there are none."""
-    some = (b"\\x%02x(?:%s){%d}%s" % (2 * count, item, count, end) for count in range(1, MOST + 1))
+    """A count, so many items, and the end; just the zero count where there are none. Ids are long, so theirs is tried first."""
+    counts = sorted(range(1, MOST + 1), key=lambda count: (count != ID_LENGTH, count))
+    some = (b"\\x%02x(?:%s){%d}%s" % (2 * count, item, count, end) for count in counts)
     return b"(?:\\x00|%s)" % b"|".join(some)

@@ -76,14 +76,16 @@ def refuse_corruption(path: Path, length: int) -> None:
 
 
 def read_segment(path: Path, place: Place, from_offset: int) -> Iterator[Record]:
-    """Records of a segment at and behind an offset; a torn tail ends it quietly."""
+    """Records of a segment at and behind an offset; blocks before it are not unpacked, a torn tail ends it quietly."""
+    (topic, partition), behind = place, int(path.stem)
     with path.open("rb") as file:
         try:
-            for datum in fastavro.reader(file):
-                if datum["offset"] >= from_offset:
-                    headers = tuple((header["name"], header["value"]) for header in datum["headers"])
-                    yield Record(place.topic, place.partition, datum["offset"], datum["timestamp_ms"], datum["key"],
-                                 datum["value"], headers)
+            for block in fastavro.block_reader(file):
+                behind += block.num_records
+                for datum in block if behind > from_offset else ():
+                    if datum["offset"] >= from_offset:
+                        headers = tuple([(header["name"], header["value"]) for header in datum["headers"]])
+                        yield Record(topic, partition, datum["offset"], datum["timestamp_ms"], datum["key"], datum["value"], headers)
         except TORN:
             return
 

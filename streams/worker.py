@@ -12,6 +12,7 @@ import asyncio
 import io
 import logging
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby
@@ -34,6 +35,7 @@ from streams.rows import ROW_SCHEMA, PoolRow, rows_of
 
 logger = logging.getLogger("rods.worker")
 CRASHED = 70
+STOP_DEADLINE_S = 20.0
 RECORDS_AT_ONCE = 4096
 """Records after which rows are written even if more records wait."""
 ROW_FIELDS = tuple(field.name for field in fields(PoolRow))
@@ -100,6 +102,16 @@ class PoolApp(faust.App):
         logger.critical("agent %s failed: %r; the worker ends, the next one folds from the log", agent, error)
         logging.shutdown()
         os._exit(CRASHED)
+
+    async def stop(self) -> None:
+        """Stop, and do not wait for ever for a broker that is gone: what matters is in the log."""
+        giving_up = threading.Timer(STOP_DEADLINE_S, os._exit, (CRASHED,))
+        giving_up.daemon = True
+        giving_up.start()
+        try:
+            await super().stop()
+        finally:
+            giving_up.cancel()
 
 
 def credentials_of(connection: Connection) -> Credentials | None:
@@ -172,16 +184,18 @@ class PoolWorker:
     async def on_revoked(self, app: faust.App, revoked: set, **kwargs: object) -> None:
         """Forget what another worker keeps from now on."""
         async with self.turn:
-            self.keeper.forget(self.number_sets(revoked))
+            numbers = self.number_sets(revoked)
+            self.keeper.forget(numbers)
+            self.unwritten = {number: rows for number, rows in self.unwritten.items() if number not in numbers}
 
     async def on_ready(self, app: faust.App, **kwargs: object) -> None:
         """Compare the table with the fold, and say what a crash left unsaid."""
         async with self.turn:
             for number, runs in sorted(self.keeper.pools.items()):
-                self.unwritten[number] = {
-                    f"{row.run_id}/{row.task_id}": row for pool in runs.values() for row in self.differing_rows(pool)}
                 for run_id in sorted(runs):
                     await self.send(self.keeper.due(number, run_id), number)
+                self.unwritten[number] = {
+                    f"{row.run_id}/{row.task_id}": row for pool in runs.values() for row in self.differing_rows(pool)}
         if self.settings.ready_file:
             Path(self.settings.ready_file).write_text(str(os.getpid()))
 
@@ -210,8 +224,11 @@ class PoolWorker:
             await self.send(heard.say, record.partition)
 
     def more_waits(self, message: faust.types.Message) -> bool:
-        """Whether the broker has told of records behind this one."""
-        end = self.app.consumer.highwater(message.tp)
+        """Whether the broker has told of records behind this one, in a partition that is still ours."""
+        try:
+            end = self.app.consumer.highwater(message.tp)
+        except AssertionError:
+            return False
         return end is not None and end > message.offset + 1
 
     def write(self, rows: Mapping[str, PoolRow]) -> None:
