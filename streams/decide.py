@@ -110,7 +110,7 @@ def candidate_at(pool: Pool, task_id: str, batch: BatchPlanned) -> Candidate | N
     task = pool.tasks.get(task_id)
     if task is None:
         return None
-    evidence = next((e for e in pool.observations.get(task_id, ()) if e.step == batch.step), None)
+    evidence = next((e for e in reversed(pool.observations.get(task_id, ())) if e.step == batch.step), None)
     too_deep = task.generation >= pool.config.max_generation or (task.generation and not pool.config.seed_from_generated)
     if evidence is None or too_deep:
         return None

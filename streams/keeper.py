@@ -1,7 +1,8 @@
 """Keeps the pools of the assigned partitions: folds records, says what is due. No Faust, no Kafka here.
 
-The Faust agents hand every record to :meth:`PoolKeeper.hear` and send what it returns. At start the keeper folds the
-topics themselves, so no fault of a table, a changelog or a committed offset can change a decision.
+The Faust agents hand every record to :meth:`PoolKeeper.hear` and send what it returns, sooner or later: what a crash leaves
+unsent is decided again, for at start the keeper folds the topics themselves, and no fault of a table, a changelog or a
+committed offset can change a decision. Only dead letters are decided nowhere else and are sent at once.
 """
 
 from __future__ import annotations
@@ -23,12 +24,23 @@ INPUT_TOPICS = ("runs", "tasks", "rollouts", "synthesis-outcomes", "steps")
 OUTPUT_TOPICS = ("batches", "boundary-signals", "retirements")
 
 
+SAYING_ORDER = ("dead-letters", "boundary-signals", "retirements", "batches")
+"""Topics in the order in which events must reach them: a plan in the log proves that what led to it is there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What one record led to: events to send in order, and rows that changed."""
+    """What one record led to.
 
+    Attributes:
+        run_id: its run, empty for a record that could not be used.
+        say: events to send, in order.
+        task_ids: tasks whose rows changed.
+    """
+
+    run_id: str = ""
     say: tuple[Event | DeadLettered, ...] = ()
-    rows: tuple[PoolRow, ...] = ()
+    task_ids: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -69,7 +81,7 @@ class PoolKeeper:
 
     def _fold(self, partition: int, event: Event | GroupHead) -> None:
         runs = self.pools[partition]
-        runs[event.run_id] = apply(runs.get(event.run_id, initial()), event)
+        runs[event.run_id] = apply(runs.get(event.run_id) or initial(), event)
 
     def hear(self, record: Record) -> Heard:
         """Fold one record and say what is due; a record that cannot be used becomes a dead letter.
@@ -86,7 +98,10 @@ class PoolKeeper:
             return Heard(say=(dead_letter(record, error, run_id, "pool"),))
         self._fold(record.partition, event)
         due = self.due(record.partition, event.run_id)
-        return Heard(say=tuple(due), rows=self._rows(record.partition, event.run_id, (event, *due)))
+        task_ids = touched(event)
+        for said in due:
+            task_ids += touched(said)
+        return Heard(event.run_id, tuple(due), task_ids)
 
     def due(self, partition: int, run_id: str) -> list[Event]:
         """Decide for one run until nothing is due, and fold what was decided."""
@@ -103,7 +118,7 @@ class PoolKeeper:
             said += events
         return said
 
-    def _rows(self, partition: int, run_id: str, events: Iterable[Event | GroupHead]) -> tuple[PoolRow, ...]:
-        pool = self.pools[partition][run_id]
-        changed = dict.fromkeys(task_id for event in events for task_id in touched(event))
-        return tuple(row_of(pool, task_id) for task_id in changed if task_id in pool.tasks)
+    def row(self, partition: int, run_id: str, task_id: str) -> PoolRow | None:
+        """The row of a task; ``None`` if the pool does not know it."""
+        pool = self.pools[partition].get(run_id, initial())
+        return row_of(pool, task_id) if task_id in pool.tasks else None

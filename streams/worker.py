@@ -13,7 +13,7 @@ import io
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
@@ -28,7 +28,7 @@ from streams.connection import Connection
 from streams.embedded_broker import patch_faust
 from streams.health import serve_if_asked
 from streams.kafka_log import KafkaLog
-from streams.keeper import INPUT_TOPICS, Heard, PoolKeeper
+from streams.keeper import INPUT_TOPICS, SAYING_ORDER, PoolKeeper
 from streams.log import Record, now_ms
 from streams.processes import end_with_parent
 from streams.rows import ROW_SCHEMA, PoolRow, rows_of
@@ -36,8 +36,8 @@ from streams.rows import ROW_SCHEMA, PoolRow, rows_of
 logger = logging.getLogger("rods.worker")
 CRASHED = 70
 STOP_DEADLINE_S = 20.0
-RECORDS_AT_ONCE = 4096
-"""Records after which rows are written even if more records wait."""
+RECORDS_AT_ONCE, EVENTS_AT_ONCE, KEPT_BACK_S = 4096, 64, 0.05
+"""Records after which rows are written, number of events that are sent, even if more records wait; longest wait of an event."""
 ROW_FIELDS = tuple(field.name for field in fields(PoolRow))
 
 
@@ -153,7 +153,8 @@ class PoolWorker:
         self.table = self.app.Table(
             "pool", partitions=self.connection.num_decision_partitions, key_type=str, value_type=TableRow)
         self.turn = asyncio.Lock()
-        self.unwritten: dict[int, dict[str, PoolRow]] = {}
+        self.unsaid: dict[int, list[Event]] = {}
+        self.unwritten: dict[int, dict[tuple[str, str], None]] = {}
         self.topics = {name: self.app.topic(self.connection.full_name(name), value_type=bytes, key_type=bytes)
                        for name in INPUT_TOPICS}
         self.app.on_partitions_assigned.connect(self.on_assigned)
@@ -186,16 +187,19 @@ class PoolWorker:
         async with self.turn:
             numbers = self.number_sets(revoked)
             self.keeper.forget(numbers)
-            self.unwritten = {number: rows for number, rows in self.unwritten.items() if number not in numbers}
+            for kept_back in (self.unsaid, self.unwritten):
+                for number in numbers & kept_back.keys():
+                    del kept_back[number]
 
     async def on_ready(self, app: faust.App, **kwargs: object) -> None:
         """Compare the table with the fold, and say what a crash left unsaid."""
         async with self.turn:
             for number, runs in sorted(self.keeper.pools.items()):
                 for run_id in sorted(runs):
-                    await self.send(self.keeper.due(number, run_id), number)
+                    self.unsaid.setdefault(number, []).extend(self.keeper.due(number, run_id))
+                await self.say(number)
                 self.unwritten[number] = {
-                    f"{row.run_id}/{row.task_id}": row for pool in runs.values() for row in self.differing_rows(pool)}
+                    (row.run_id, row.task_id): None for pool in runs.values() for row in self.differing_rows(pool)}
         if self.settings.ready_file:
             Path(self.settings.ready_file).write_text(str(os.getpid()))
 
@@ -208,22 +212,35 @@ class PoolWorker:
         return wrong
 
     async def hear(self, event: faust.EventT, topic: str) -> None:
-        """One record: fold, write rows, send what is due.
+        """One record: fold it, send what is due, write rows.
 
-        While more records wait, rows are kept back for a while, so that a task heard of many times is written once.
+        While more records wait, decisions and rows are kept back for a while, so that many are sent in one go and a task
+        heard of many times is written once.
         """
         message = event.message
-        record = Record(topic, message.partition, message.offset, int(message.timestamp * 1000), message.key, message.value)
+        number = message.partition
+        record = Record(topic, number, message.offset, int(message.timestamp * 1000), message.key, message.value)
         async with self.turn:
-            await self.fold_missing({record.partition})
-            heard: Heard = self.keeper.hear(record)
-            rows = self.unwritten.setdefault(record.partition, {})
-            rows.update({f"{row.run_id}/{row.task_id}": row for row in heard.rows})
-            if record.offset % RECORDS_AT_ONCE == 0 or not self.more_waits(message):
-                self.write(self.unwritten.pop(record.partition))
-            await self.send(heard.say, record.partition)
+            await self.fold_missing({number})
+            heard = self.keeper.hear(record)
+            unsaid = self.unsaid.setdefault(number, [])
+            unsaid += heard.say
+            unwritten = self.unwritten.setdefault(number, {})
+            for task_id in heard.task_ids:
+                unwritten[heard.run_id, task_id] = None
+            is_last = not self.more_wait(message)
+            if is_last or record.offset % RECORDS_AT_ONCE == 0:
+                self.write(number)
+            if is_last or len(unsaid) >= EVENTS_AT_ONCE or not heard.run_id:
+                await self.say(number)
 
-    def more_waits(self, message: faust.types.Message) -> bool:
+    async def say_overdue(self) -> None:
+        """Send what is still kept back: a broker may tell of records that never come, as the marks of transactions."""
+        async with self.turn:
+            for number in sorted(self.unsaid):
+                await self.say(number)
+
+    def more_wait(self, message: faust.types.Message) -> bool:
         """Whether the broker has told of records behind this one, in a partition that is still ours."""
         try:
             end = self.app.consumer.highwater(message.tp)
@@ -231,22 +248,30 @@ class PoolWorker:
             return False
         return end is not None and end > message.offset + 1
 
-    def write(self, rows: Mapping[str, PoolRow]) -> None:
-        """Put rows into the table; only inside of an agent, which knows the partition."""
-        for key, row in rows.items():
-            self.table[key] = TableRow(**{name: getattr(row, name) for name in ROW_FIELDS})
+    def write(self, number: int) -> None:
+        """Put changed rows into the table; only inside of an agent, which knows the partition."""
+        for run_id, task_id in self.unwritten.pop(number):
+            row = self.keeper.row(number, run_id, task_id)
+            if row is not None:
+                self.table[f"{run_id}/{task_id}"] = TableRow(**{name: getattr(row, name) for name in ROW_FIELDS})
 
-    async def send(self, events: Iterable[Event], partition: int) -> None:
-        """Send events in order; those of one topic are acknowledged before the first of the next is sent."""
-        for name, together in groupby(events, key=lambda event: BY_NAME[type(event).__name__].topic):
+    async def say(self, number: int) -> None:
+        """Send what a partition's records led to, topic by topic: one is acknowledged before the next is begun."""
+        events = sorted(self.unsaid.pop(number, ()), key=lambda event: SAYING_ORDER.index(topic_of(event)))
+        for name, together in groupby(events, key=topic_of):
             topic = self.app.topic(self.connection.full_name(name), value_type=bytes, key_type=bytes)
             sent = []
             for event in together:
                 key = getattr(event, BY_NAME[type(event).__name__].key).encode()
                 value = encode(replace(event, occurred_at_ms=now_ms()))
-                sent.append(await self.app.send(topic, key=key, value=value, partition=partition))
+                sent.append(await self.app.send(topic, key=key, value=value, partition=number))
             for acknowledged in sent:
                 await acknowledged
+
+
+def topic_of(event: Event) -> str:
+    """The topic an event belongs on."""
+    return BY_NAME[type(event).__name__].topic
 
 
 def create_worker(settings: WorkerSettings) -> PoolWorker:
@@ -278,6 +303,10 @@ def create_worker(settings: WorkerSettings) -> PoolWorker:
     async def fold_steps(stream: faust.StreamT) -> None:
         async for event in stream.events():
             await hear(event, "steps")
+
+    @app.timer(interval=KEPT_BACK_S)
+    async def say_overdue() -> None:
+        await worker.say_overdue()
 
     return worker
 

@@ -29,7 +29,8 @@ PURE = (
     "streams/lineage.py", "streams/links.py", "streams/measures.py", "streams/replay.py", "streams/rescore.py", "streams/series.py",
     "streams/watchdog.py", "commands/charts.py", "commands/lineage_chart.py", "synthesizer/book.py", "synthesizer/llm/answers.py", "synthesizer/llm/transcript.py",
     "synthesizer/stages/patches.py", "synthesizer/yields.py", "trainer/advantage.py",
-    "trainer/dispatch.py", "trainer/loss.py", "trainer/staleness.py",
+    "trainer/curriculum.py", "trainer/dispatch.py", "trainer/loss.py", "trainer/measures.py", "trainer/minibatches.py",
+    "trainer/ranks.py", "trainer/schedule.py", "trainer/staleness.py",
 )
 IMPURE = {
     "asyncio", "confluent_kafka", "datetime", "faust", "io", "logging", "os", "pathlib", "random", "requests", "secrets",
