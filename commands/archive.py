@@ -12,7 +12,7 @@ from rich.markup import escape
 from commands.config import ConfigError
 from commands.source import archive_folder, existing_broker, fresh_broker, is_address, run_folder
 from streams.archive import ArchiveLog, partitions_in
-from streams.archive_index import Verification, refresh, verify
+from streams.archive_index import Verification, refresh, require_whole
 from streams.archiver import mirror, restore
 from streams.journal import ends_file
 from streams.kafka_log import KafkaLog
@@ -99,14 +99,3 @@ def require_address(text: str, option: str) -> None:
     """
     if not is_address(text):
         raise ConfigError(f"{option} {text!r}: expected a broker as host:port")
-
-
-def require_whole(root: Path) -> None:
-    """Refuse a damaged archive.
-
-    Raises:
-        LogGap: every fault is named.
-    """
-    problems = verify(root).problems
-    if problems:
-        raise LogGap(f"archive {root} is damaged:\n" + "\n".join(f"  {problem}" for problem in problems))

@@ -160,6 +160,18 @@ def refresh(root: Path, trust_closed: bool = False) -> Verification:
     return result
 
 
+def require_whole(root: Path) -> None:
+    """Refuse a damaged archive: to be called before anything is concluded from it.
+
+    Raises:
+        LogGap: every fault is named by topic, partition, offsets and segment.
+        FileNotFoundError: there is no archive.
+    """
+    problems = verify(root).problems
+    if problems:
+        raise LogGap(f"archive {root} is damaged:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
 class _Lane:
     """The check of one partition."""
 

@@ -11,7 +11,7 @@ import pytest
 from schemas import Event
 from streams.archive import ArchiveLog, segments
 from streams.archive_blocks import spans_of, varint
-from streams.archive_index import MANIFEST, Problem, load_manifest, refresh, verify
+from streams.archive_index import MANIFEST, Problem, load_manifest, refresh, require_whole, verify
 from streams.archiver import mirror
 from streams.log import LogGap
 from tests.streams.recorded import PARTITIONS as RUN_PARTITIONS
@@ -182,3 +182,11 @@ def test_an_unreadable_manifest_is_refused_by_name(many: Path) -> None:
 
 def test_varints_beyond_the_end_are_no_numbers() -> None:
     assert varint(b"\x02", 0) == (1, 1) and varint(b"\x80", 0) == (-1, 0) and varint(b"", 0) == (-1, 0)
+
+
+def test_a_damaged_archive_is_refused_whole_with_every_fault(many: Path) -> None:
+    require_whole(many)
+    for path in lane(many)[:2]:
+        flip(path, path.stat().st_size - 30)
+    with pytest.raises(LogGap, match=r"is damaged:\n  batches-0 offsets \d+ to \d+: segment .*\n  batches-0"):
+        require_whole(many)
