@@ -163,7 +163,7 @@ def work(context: ProcessContext) -> RunOutcome:
         sampler=sampler, new_episode=EpisodeMaker(policy.template.parser),
         suites=suites(config), tokenizer=policy.tokenizer, checkpoints=context.folder.checkpoints, log=log,
         reader=EventReader(KafkaLog(context.connection), topics, partitions, run_id, "trainer"),
-        should_stop=context.stop.is_set, next_stage=lambda done, view: stage_after(done, view, config, tasks),
+        patience_s=config.trainer.patience_s, should_stop=context.stop.is_set, next_stage=lambda done, view: stage_after(done, view, config, tasks),
         syncs=syncs, format_hash=own.digest, stop_ids=policy.template.stop_ids,
     )
     context.ready()

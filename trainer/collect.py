@@ -1,8 +1,8 @@
 """The trainer's side of rollouts that others play: weights go out, groups come in, and what may be learned is sorted.
 
 This is the one place that decides a deadline of a group. A claimed group from which nothing was heard for too long is opened to
-other workers; after the last attempt the trainer closes it with the rollouts that are in the log, the missing ones
-recorded as invalid. The first group in the log ends its task in its step, also for the trainer: it reads its own back.
+other workers; after the last attempt, or if nobody takes it, the trainer closes it with the rollouts that are in the log, the
+missing ones recorded as invalid. The first group in the log ends its task in its step, also for the trainer: it reads its own back.
 """
 
 from __future__ import annotations
@@ -27,15 +27,19 @@ logger = logging.getLogger("rods.trainer")
 
 @dataclass(slots=True)
 class Signs:
-    """When something was last heard of each group: seconds of the setup's clock, beside what was known then."""
+    """When something was last heard of each group, and of the batch: seconds of the setup's clock, beside what was known then."""
 
-    heard: dict[GroupKey, tuple[tuple[object, ...], float]] = field(default_factory=dict)
+    heard: dict[GroupKey | int, tuple[tuple[object, ...], float]] = field(default_factory=dict)
 
-    def silence_s(self, key: GroupKey, known: tuple[object, ...], now_s: float) -> float:
-        """Seconds since what is known of a group last changed."""
+    def silence_s(self, key: GroupKey | int, known: tuple[object, ...], now_s: float) -> float:
+        """Seconds since what is known of a group last changed, or of the rollouts of a step and all later ones."""
         if key not in self.heard or self.heard[key][0] != known:
             self.heard[key] = (known, now_s)
         return now_s - self.heard[key][1]
+
+    def answer(self, key: GroupKey | int, now_s: float) -> None:
+        """Begin to wait anew, for something was said about a silence."""
+        self.heard[key] = (self.heard[key][0], now_s)
 
 
 def collect(setup: TrainerSetup, view: RunView, plan: BatchPlanned) -> list[RolloutGroupCompleted] | None:
@@ -61,41 +65,53 @@ def collect(setup: TrainerSetup, view: RunView, plan: BatchPlanned) -> list[Roll
 def overdue(setup: TrainerSetup, view: RunView, plan: BatchPlanned, signs: Signs, now_s: float) -> list[Event]:
     """What must be said about the groups of a batch that are silent for too long.
 
+    A claimed group is silent by itself. One that nobody has claimed waits for a worker: as long as another group of the batch
+    is played, or anything at all is heard of rollouts, the workers are busy and not gone.
+
     Raises:
         NothingCame: see :func:`collect`.
     """
-    events: list[Event] = []
-    for task_id in plan.task_ids:
-        key = (plan.step, task_id)
-        attempt, claim = view.dispatch.attempt_of(key), view.dispatch.claim_of(key)
-        bodies = [body for body in view.bodies_of(*key) if body.attempt == attempt]
-        known = (attempt, claim and claim.worker, len(bodies), key in view.groups)
-        silence_s = signs.silence_s(key, known, now_s)
-        waits_for_worker = key not in view.groups and claim is not None
-        if waits_for_worker and silence_s > setup.config.workers.group_deadline_s:
-            detail = f"attempt {attempt} of {claim.worker} was silent for {silence_s:.0f} s with {len(bodies)} rollouts"
-            events += _given_up(setup, view, plan, task_id, attempt, detail)
-            signs.heard[key] = (("given up", attempt), now_s)
-        elif not waits_for_worker and silence_s > setup.patience_s:
-            raise NothingCame(_missing(setup, view, plan, task_id))
+    waiting = [task_id for task_id in plan.task_ids if (plan.step, task_id) not in view.groups]
+    claimed = [task_id for task_id in waiting if view.dispatch.claim_of((plan.step, task_id)) is not None]
+    events = [event for task_id in claimed for event in _if_silent(setup, view, plan, task_id, signs, now_s)]
+    quiet_s = signs.silence_s(plan.step, view.signs_of_life, now_s)
+    if claimed:
+        return events
+    if quiet_s > setup.config.workers.group_deadline_s:
+        for task_id in waiting:
+            if attempt := view.dispatch.attempt_of((plan.step, task_id)):
+                events += closed_group(setup, view, plan, task_id, f"no worker took attempt {attempt} within {quiet_s:.0f} s")
+    if events:
+        signs.answer(plan.step, now_s)
+    elif quiet_s > setup.patience_s:
+        raise NothingCame(_missing(setup, view, plan, waiting))
     return events
 
 
-def _missing(setup: TrainerSetup, view: RunView, plan: BatchPlanned, task_id: str) -> str:
-    group = view.groups.get((plan.step, task_id))
-    if group is None:
-        return (f"run {setup.run_id}: no worker claimed the group of {task_id} at step {plan.step} within "
+def _missing(setup: TrainerSetup, view: RunView, plan: BatchPlanned, waiting: list[str]) -> str:
+    if waiting:
+        return (f"run {setup.run_id}: no worker claimed the group of {waiting[0]} at step {plan.step} within "
                 f"{setup.patience_s:.0f} s; is `rods rollout` running?")
-    lost = next((body for body in group.trajectory_ids if body not in view.trajectories), "")
-    return (f"run {setup.run_id}: group {group.group_id} of {task_id} at step {plan.step} is there, its rollout {lost} did "
-            f"not come within {setup.patience_s:.0f} s")
+    groups = [view.groups[plan.step, task_id] for task_id in plan.task_ids]
+    group, lost = next((group, body) for group in groups for body in group.trajectory_ids if body not in view.trajectories)
+    return (f"run {setup.run_id}: group {group.group_id} of {group.task_id} at step {plan.step} is there, its rollout {lost} "
+            f"did not come within {setup.patience_s:.0f} s")
 
 
-def _given_up(
-    setup: TrainerSetup, view: RunView, plan: BatchPlanned, task_id: str, attempt: int, detail: str
+def _if_silent(
+    setup: TrainerSetup, view: RunView, plan: BatchPlanned, task_id: str, signs: Signs, now_s: float
 ) -> list[Event]:
+    """What is said about a claimed group: nothing before its deadline, then the next attempt, or its end after the last."""
+    key = (plan.step, task_id)
+    attempt, claim = view.dispatch.attempt_of(key), view.dispatch.claim_of(key)
+    num_bodies = sum(body.attempt == attempt for body in view.bodies_of(*key))
+    silence_s = signs.silence_s(key, (attempt, claim.worker, num_bodies), now_s)
+    if silence_s <= setup.config.workers.group_deadline_s:
+        return []
+    signs.answer(key, now_s)
+    detail = f"attempt {attempt} of {claim.worker} was silent for {silence_s:.0f} s with {num_bodies} rollouts"
     if attempt + 1 < setup.config.workers.max_attempts:
-        return [reopening(setup.run_id, (plan.step, task_id), attempt + 1, detail, plan.event_id)]
+        return [reopening(setup.run_id, key, attempt + 1, detail, plan.event_id)]
     return closed_group(setup, view, plan, task_id, detail)
 
 

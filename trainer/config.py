@@ -74,6 +74,13 @@ class TrainerConfig(BaseModel):
         0.1, ge=0,
         description="Mean difference of log-probabilities between sampler and trainer, nats, that raises the alarm; 0: never.",
     )
+    patience_s: float = Field(
+        600.0, gt=0,
+        description=(
+            "How long the trainer waits for a plan, or for any sign of a rollout worker, before it gives up, seconds. A planned "
+            "epoch may wait for a slow synthesizer: raise it with one."
+        ),
+    )
     workers: WorkerConfig = WorkerConfig()
     vllm: VllmConfig = VllmConfig()
 

@@ -56,6 +56,11 @@ class Dispatch:
         return sorted(key for (key, attempt), claim in self._claims.items()
                       if claim.worker == worker and attempt == self.attempt_of(key))
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Claims that have an attempt, and attempts beyond the first: what grows while groups are played."""
+        return len(self._claims), sum(self._attempts.values())
+
     def forget_before(self, step: int) -> None:
         """Let go of everything about the groups of earlier steps."""
         self._claims = {place: claim for place, claim in self._claims.items() if claim.step >= step}

@@ -47,10 +47,10 @@ class TrainerSetup:
         checkpoints: Folder of the checkpoints.
         log: Where events are written.
         reader: Where events of this run are heard; follows ``trainer.view.TOPICS`` from the beginning.
+        patience_s: How long to wait for an event before giving up, seconds.
         next_stage: The curriculum stage that begins behind the last step of a stage, if one does.
         should_stop: Asked between steps; True ends the loop early.
         on_progress: Told (phase, finished rollouts, all rollouts).
-        patience_s: How long to wait for an event before giving up, seconds.
         syncs: Where weights are brought to before anything is sampled from them.
         format_hash: Hash of template, tokenizer and tool schemas; rollouts of another format are left out.
         stop_ids: Token ids that end a message; recorded with every rollout.
@@ -68,10 +68,10 @@ class TrainerSetup:
     checkpoints: Path
     log: Log
     reader: EventReader
+    patience_s: float
     next_stage: Callable[[StepCompleted, RunView], StageStarted | None] = lambda done, view: None
     should_stop: Callable[[], bool] = lambda: False
     on_progress: Callable[[str, int, int], None] = lambda phase, finished, total: None
-    patience_s: float = 600.0
     syncs: tuple[WeightSync, ...] = ()
     format_hash: str = ""
     stop_ids: frozenset[int] = frozenset()

@@ -120,6 +120,11 @@ class RunView:
         return len(self._late)
 
     @property
+    def signs_of_life(self) -> tuple[int, ...]:
+        """What changes whenever something new is heard of rollouts that are not forgotten."""
+        return len(self.trajectories), len(self.groups), *self.dispatch.size
+
+    @property
     def next_step(self) -> int:
         """The first step that is not completed."""
         return max(self.steps, default=0) + 1

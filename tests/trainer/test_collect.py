@@ -147,12 +147,72 @@ def test_without_any_worker_the_trainer_says_what_is_missing(situation):
         situation.at(1001.0)
 
 
+def test_a_group_that_has_ended_is_not_silent_while_another_one_is_played(tmp_path):
+    """The last group of a batch may take longer than the patience."""
+    situation = Situation(tmp_path, worker_config(group_deadline_s=5000.0))
+    ended, played = situation.plan.task_ids
+    situation.hear(group_of(situation.plan, ended, situation.play(ended, 3), 0, "w0"))
+    situation.claim(played, "w1")
+    assert [situation.at(now_s) for now_s in (0.0, 1001.0, 4999.0)] == [[], [], []]
+    assert isinstance(situation.at(5001.0)[-1], GroupReopened)
+
+
+def test_a_group_that_no_worker_has_claimed_waits_while_the_only_worker_plays_others(tmp_path):
+    situation = Situation(tmp_path, worker_config(group_deadline_s=2000.0))
+    free, played = situation.plan.task_ids
+    situation.claim(played)
+    assert [situation.at(now_s) for now_s in (0.0, 1001.0, 1999.0)] == [[], [], []]
+    situation.hear(group_of(situation.plan, played, situation.play(played, 3), 0, "w0"))
+    assert situation.at(2000.0) == [] and situation.at(3000.0) == []
+    with pytest.raises(NothingCame, match=f"no worker claimed the group of {free}"):
+        situation.at(3001.0)
+
+
+def test_rollouts_of_a_later_step_are_a_sign_of_life_for_a_group_nobody_has_claimed(situation):
+    situation.at(0.0)
+    situation.hear(make(GroupClaimed, RUN, step=2, task_id="base_2", attempt=0, worker="w0", policy_version=0))
+    assert situation.at(1001.0) == []
+
+
+def test_a_lone_worker_that_hangs_costs_its_group_and_not_the_run(situation):
+    """Its group is opened to others; where nobody takes it within the deadline it is closed as failed."""
+    hung, ended = situation.plan.task_ids
+    situation.hear(group_of(situation.plan, ended, situation.play(ended, 3), 0, "w0"))
+    situation.claim(hung)
+    situation.play(hung, 1)
+    situation.at(0.0)
+    assert [type(event) for event in situation.at(DEADLINE_S + 1)] == [GroupReopened]
+    assert situation.at(DEADLINE_S + 2) == [] and situation.at(2 * DEADLINE_S) == []
+    group = situation.at(2 * DEADLINE_S + 3)[-1]
+    assert (group.status, group.attempt, group.num_valid) == (GroupStatus.FAILED, CLOSING, 1)
+    assert "no worker took attempt 1 within 101 s" in group.detail
+    assert [g.task_id for g in collect(situation.setup, situation.view, situation.plan)] == [hung, ended]
+
+
+def test_an_attempt_that_is_open_to_others_waits_for_a_worker_that_is_busy(situation):
+    hung, played = situation.plan.task_ids
+    situation.claim(hung)
+    situation.claim(played, "w1")
+    situation.at(0.0)
+    situation.play(played, 1, worker="w1")
+    situation.at(60.0)
+    assert [event.task_id for event in situation.at(DEADLINE_S + 1)] == [hung]
+    situation.play(played, 2, worker="w1")
+    situation.at(150.0)
+    assert situation.at(240.0) == []
+    situation.hear(group_of(situation.plan, played, situation.play(played, 3, worker="w1"), 0, "w1"))
+    assert situation.at(245.0) == []
+    situation.claim(hung, "w1", 1)
+    assert situation.at(DEADLINE_S + 240.0) == []
+
+
 def test_a_group_whose_body_never_comes_is_named(situation):
     task_id = situation.plan.task_ids[0]
     bodies = situation.play(task_id, 3)
     group = group_of(situation.plan, task_id, bodies, 0, "w0")
     situation.hear(replace(group, trajectory_ids=(*group.trajectory_ids[:2], "gone")))
-    situation.claim(situation.plan.task_ids[1])
+    other = situation.plan.task_ids[1]
+    situation.hear(group_of(situation.plan, other, situation.play(other, 3), 0, "w0"))
     situation.at(0.0)
     with pytest.raises(NothingCame, match="its rollout gone did not come"):
         situation.at(1001.0)
