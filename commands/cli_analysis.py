@@ -168,7 +168,7 @@ def rescore(
     """What a recorded run would have been under other rewards or --set pool.key=value, without a model."""
     from commands import rescore as command
 
-    command.show(name, command.Verifier(verifier), overrides or [], runs, as_json, console)
+    command.show(name, command.verifier_of(verifier), overrides or [], runs, as_json, console)
 
 
 @app.command()

@@ -20,10 +20,24 @@ from streams.observer import Observer
 
 
 def events_of(folder: RunFolder) -> list[Event]:
-    """Every event of a run, bodies included, from its archive."""
+    """Every event of a run, bodies included, from its archive.
+
+    Raises:
+        ConfigError: the run has no archive, or one without its start.
+    """
+    if not folder.archive.is_dir():
+        raise ConfigError(f"{folder.path} has no archive folder")
     archive = ArchiveLog(folder.archive)
     topics = [topic for topic in TOPICS if topic in archive.partitions]
-    return Observer(archive, topics, archive.partitions, folder.run_id).catch_up()
+    events = Observer(archive, topics, archive.partitions, folder.run_id).catch_up()
+    if not any(isinstance(event, RunStarted) for event in events):
+        raise ConfigError(f"{folder.archive} holds no RunStarted of run {folder.run_id}: there is nothing to read yet")
+    return events
+
+
+def start_of(events: Sequence[Event]) -> RunStarted:
+    """The start of the run that some events are of."""
+    return next(event for event in events if isinstance(event, RunStarted))
 
 
 def changed_config(parent: RunFolder, overrides: Sequence[str]) -> RunConfig:
@@ -54,7 +68,7 @@ def fork(parent: RunFolder, at_step: int, mode: ForkMode, overrides: Sequence[st
 
     config = changed_config(parent, overrides)
     events = events_of(parent)
-    started = next(event for event in events if isinstance(event, RunStarted))
+    started = start_of(events)
     folder = RunFolder((runs / new_run_id(config)).resolve()).create(config)
     past = renamed(shared_past(events, at_step, mode), folder.run_id)
     opening = replace(

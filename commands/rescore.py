@@ -11,10 +11,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from commands.config import parsed_value, put, validated
+from commands.config import ConfigError, parsed_value, put, validated
 from commands.folder import RunFolder, find_run
-from commands.fork import events_of
-from schemas.events import RolloutGroupCompleted, TaskSeeded, TaskSynthesized, TrajectoryRecorded
+from commands.fork import events_of, start_of
+from schemas.events import RolloutGroupCompleted, RunStarted, TaskSeeded, TaskSynthesized, TrajectoryRecorded
 from streams.pool_config import PoolConfig
 from streams.rescore import Counterfactual, Rescorer, reread
 
@@ -48,13 +48,31 @@ def binary(group: RolloutGroupCompleted) -> RolloutGroupCompleted:
     return replace(group, rewards=rewards)
 
 
-def changed_pool(folder: RunFolder, overrides: Sequence[str]) -> PoolConfig:
-    """The recorded pool settings with some of them changed."""
-    tree = folder.config()
+def verifier_of(name: str) -> Verifier:
+    """A verifier by name.
+
+    Raises:
+        ConfigError: there is no such verifier.
+    """
+    try:
+        return Verifier(name)
+    except ValueError as error:
+        raise ConfigError(f"--verifier {name!r}: choose one of {', '.join(Verifier)}") from error
+
+
+def changed_pool(started: RunStarted, overrides: Sequence[str]) -> PoolConfig:
+    """The recorded pool settings with some of them changed.
+
+    Raises:
+        ConfigError: an override is wrong, or is no setting of the pool.
+    """
+    tree = json.loads(started.config_json)
     for override in overrides:
-        key, _, text = override.partition("=")
-        put(tree, key.strip().split("."), parsed_value(text.strip()))
-    return validated(tree, f"rescoring of {folder.run_id}").pool
+        key, sign, text = (part.strip() for part in override.partition("="))
+        if not sign or not key.startswith("pool."):
+            raise ConfigError(f"--set {override!r}: only pool.key=value can be read anew; other settings need `rods fork`")
+        put(tree, key.split("."), parsed_value(text))
+    return validated(tree, f"rescoring of {started.run_id}").pool
 
 
 def figures(reading: Counterfactual) -> dict:
@@ -66,24 +84,73 @@ def figures(reading: Counterfactual) -> dict:
     }
 
 
+def members(reading: Counterfactual) -> dict[str, set]:
+    """What a reading makes of the tasks: (step, task id) of boundary observations and signals, (epoch, task id) of
+    injections, task ids of retirements."""
+    return {
+        "boundary": reading.boundary, "signals": reading.signals,
+        "injected": {(epoch, task_id) for epoch, task_ids in reading.injected.items() for task_id in task_ids},
+        "retired": set(reading.retired),
+    }
+
+
+def changes(was: Counterfactual, would: Counterfactual) -> dict[str, list]:
+    """``<what>_gained`` and ``<what>_lost`` of :func:`members`, sorted."""
+    before, after = members(was), members(would)
+    found: dict[str, list] = {}
+    for what in before:
+        found[f"{what}_gained"] = sorted(after[what] - before[what])
+        found[f"{what}_lost"] = sorted(before[what] - after[what])
+    return found
+
+
 def show(name: str | None, verifier: Verifier, overrides: Sequence[str], runs: Path, as_json: bool, console: Console) -> None:
-    """Print recorded and rescored figures side by side, and which tasks change sides."""
+    """Print recorded and rescored figures side by side, and which tasks change sides.
+
+    Raises:
+        ConfigError: no such run, or an override that cannot be meant.
+        LogGap: the archive is damaged, or lacks what the verifier needs.
+    """
     folder = find_run(name, runs)
     events = events_of(folder)
+    config = changed_pool(start_of(events), overrides) if overrides else None
     was = reread(events, lambda group: group)
-    would = reread(events, rescorer_of(verifier, folder, events), changed_pool(folder, overrides) if overrides else None)
-    gained, lost = sorted(would.signals - was.signals), sorted(was.signals - would.signals)
+    would = reread(events, rescorer_of(verifier, folder, events), config)
+    changed = changes(was, would)
     if as_json:
         print(json.dumps({"run_id": folder.run_id, "verifier": verifier.value, "recorded": figures(was),
-                          "rescored": figures(would), "signals_gained": gained, "signals_lost": lost,
-                          "retired_gained": sorted(would.retired.keys() - was.retired.keys()),
-                          "retired_lost": sorted(was.retired.keys() - would.retired.keys())}))
+                          "rescored": figures(would), **changed}))
         return
     table = Table(box=None, pad_edge=False, title=f"{folder.run_id}, {verifier.value} {' '.join(overrides)}", title_justify="left")
     for heading in ("figure", "recorded", "rescored"):
         table.add_column(heading)
-    for key, value in figures(was).items():
-        table.add_row(key, str(value), str(figures(would)[key]))
+    before, after = flat(figures(was)), flat(figures(would))
+    for key in before | after:
+        table.add_row(key, text(before.get(key)), text(after.get(key)))
     console.print(table)
-    console.print(f"signals: {len(gained)} only when rescored {gained[:5]}, {len(lost)} only as recorded {lost[:5]}",
-                  highlight=False, soft_wrap=True)
+    for what, items in changed.items():
+        if items:
+            console.print(f"{what.replace('_', ' ')}: {len(items)}", highlight=False)
+            for item in items:
+                console.print(f"  {described(what, item)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def described(what: str, item: tuple[int, str] | str) -> str:
+    """A task that changes sides, with its step or epoch."""
+    if isinstance(item, str):
+        return item
+    number, task_id = item
+    return f"{'epoch' if what.startswith('injected') else 'step'} {number}: {task_id}"
+
+
+def flat(values: dict) -> dict[str, object]:
+    """Figures one a row: those by zone under the zone's name."""
+    rows: dict[str, object] = {}
+    for key, value in values.items():
+        rows |= {f"{key} {part}": number for part, number in value.items()} if isinstance(value, dict) else {key: value}
+    return rows
+
+
+def text(value: float | int | None) -> str:
+    """A figure for people."""
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
