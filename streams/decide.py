@@ -15,6 +15,14 @@ from streams.lifecycle import Retirement, plan_epoch
 from streams.pool import Pool
 
 
+def may_decide(pool: Pool) -> bool:
+    """Whether anything can be due: the cheap question, asked at every record."""
+    if not pool.started_by or pool.finished:
+        return False
+    batch = pool.batches.get(pool.last_step)
+    return batch is None or is_done(pool, batch) or pool.epochs[pool.last_epoch].first_step > pool.last_step
+
+
 def decide(pool: Pool, input_cursor: tuple[Cursor, ...] = ()) -> list[Event]:
     """Events that are due now, in the order in which they must reach the log.
 

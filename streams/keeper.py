@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from schemas import Event, Undecodable
 from schemas.events import Cursor, DeadLettered
 from schemas.heads import GroupHead
-from streams.decide import decide
+from streams.decide import decide, may_decide
 from streams.log import Log, Place, Record
 from streams.pool import Pool, apply, initial
 from streams.reader import dead_letter
@@ -105,18 +105,22 @@ class PoolKeeper:
 
     def due(self, partition: int, run_id: str) -> list[Event]:
         """Decide for one run until nothing is due, and fold what was decided."""
-        if not decide(self.pools[partition][run_id]):
-            return []
-        cursor = tuple(
-            Cursor(topic=place.topic, partition=place.partition, next_offset=offset)
-            for place, offset in sorted(self.cursors.items()) if place.partition == partition
-        )
         said: list[Event] = []
-        while events := decide(self.pools[partition][run_id], cursor):
+        while may_decide(self.pools[partition][run_id]):
+            events = decide(self.pools[partition][run_id], self._cursor(partition))
+            if not events:
+                break
             for event in events:
                 self._fold(partition, event)
             said += events
         return said
+
+    def _cursor(self, partition: int) -> tuple[Cursor, ...]:
+        """What has been folded of a partition."""
+        return tuple(
+            Cursor(topic=place.topic, partition=place.partition, next_offset=offset)
+            for place, offset in sorted(self.cursors.items()) if place.partition == partition
+        )
 
     def row(self, partition: int, run_id: str, task_id: str) -> PoolRow | None:
         """The row of a task; ``None`` if the pool does not know it."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatch
 from itertools import groupby
+from typing import NamedTuple
 
 from immutables import Map
 
@@ -57,8 +58,7 @@ class PoolTask:
     event_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(NamedTuple):
     """Everything decisions are made from.
 
     Attributes:
@@ -138,18 +138,18 @@ def _(event: RunStarted, pool: Pool) -> Pool:
     if pool.started_by:
         return pool
     config = PoolConfig.model_validate(json.loads(event.config_json).get("pool", {}))
-    started = replace(pool, run_id=event.run_id, started_by=event.event_id, seed=event.seed, config=config, early=())
+    started = pool._replace(run_id=event.run_id, started_by=event.event_id, seed=event.seed, config=config, early=())
     return with_groups(started, pool.early)
 
 
 @_rule.register
 def _(event: RunFinished, pool: Pool) -> Pool:
-    return replace(pool, finished=pool.finished or event.outcome is not RunOutcome.INTERRUPTED)
+    return pool._replace(finished=pool.finished or event.outcome is not RunOutcome.INTERRUPTED)
 
 
 @_rule.register
 def _(event: StageStarted, pool: Pool) -> Pool:
-    return replace(pool, stages=pool.stages.set(event.first_epoch, event))
+    return pool._replace(stages=pool.stages.set(event.first_epoch, event))
 
 
 @_rule.register
@@ -161,7 +161,7 @@ def _(event: TaskSeeded, pool: Pool) -> Pool:
         event_id=event.event_id,
     )
     generated = pool.generated.delete(task.task_id) if task.task_id in pool.generated else pool.generated
-    return replace(pool, tasks=pool.tasks.set(task.task_id, fact), generated=generated)
+    return pool._replace(tasks=pool.tasks.set(task.task_id, fact), generated=generated)
 
 
 @_rule.register
@@ -174,8 +174,8 @@ def _(event: TaskSynthesized, pool: Pool) -> Pool:
         position=(event.seed_step, event.seed_rank, task.task_id), parent_task_id=event.parent_task_id,
         root_task_id=event.root_task_id, generation=event.generation, event_id=event.event_id,
     )
-    return replace(
-        pool, tasks=pool.tasks.set(task.task_id, fact), generated=pool.generated.set(task.task_id, fact.position),
+    return pool._replace(
+        tasks=pool.tasks.set(task.task_id, fact), generated=pool.generated.set(task.task_id, fact.position),
         answered=pool.answered.set(event.signal_id, task.task_id))
 
 
@@ -183,7 +183,7 @@ def _(event: TaskSynthesized, pool: Pool) -> Pool:
 def _(event: SynthesisFailed, pool: Pool) -> Pool:
     if event.signal_id in pool.answered:
         return pool
-    return replace(pool, answered=pool.answered.set(event.signal_id, ""))
+    return pool._replace(answered=pool.answered.set(event.signal_id, ""))
 
 
 @_rule.register(RolloutGroupCompleted)
@@ -195,7 +195,7 @@ def _(event: RolloutGroupCompleted | GroupHead, pool: Pool) -> Pool:
 def with_groups(pool: Pool, groups: Iterable[RolloutGroupCompleted | GroupHead]) -> Pool:
     """The pool after some groups; one for a step and task that has ended already changes nothing."""
     if not pool.started_by:
-        return replace(pool, early=(*pool.early, *(g.whole() if isinstance(g, GroupHead) else g for g in groups)))
+        return pool._replace(early=(*pool.early, *(g.whole() if isinstance(g, GroupHead) else g for g in groups)))
     ended, observations = pool.ended.mutate(), pool.observations.mutate()
     for group in groups:
         place = (group.step, group.task_id)
@@ -205,7 +205,7 @@ def with_groups(pool: Pool, groups: Iterable[RolloutGroupCompleted | GroupHead])
         evidence = evidence_of(group, pool.config)
         if evidence is not None:
             observations[group.task_id] = in_order(observations.get(group.task_id, ()), evidence)
-    return replace(pool, ended=ended.finish(), observations=observations.finish())
+    return pool._replace(ended=ended.finish(), observations=observations.finish())
 
 
 def in_order(known: tuple[Evidence, ...], evidence: Evidence) -> tuple[Evidence, ...]:
@@ -217,14 +217,14 @@ def in_order(known: tuple[Evidence, ...], evidence: Evidence) -> tuple[Evidence,
 
 @_rule.register
 def _(event: StepCompleted, pool: Pool) -> Pool:
-    return replace(pool, steps=pool.steps.set(event.step, event.event_id))
+    return pool._replace(steps=pool.steps.set(event.step, event.event_id))
 
 
 @_rule.register
 def _(event: BatchPlanned, pool: Pool) -> Pool:
     if event.step in pool.batches:
         return pool
-    return replace(pool, batches=pool.batches.set(event.step, event), last_step=max(pool.last_step, event.step))
+    return pool._replace(batches=pool.batches.set(event.step, event), last_step=max(pool.last_step, event.step))
 
 
 @_rule.register
@@ -232,8 +232,8 @@ def _(event: EpochPlanned, pool: Pool) -> Pool:
     if event.epoch in pool.epochs:
         return pool
     injected = pool.injected.update(dict.fromkeys(event.injected, event.epoch))
-    return replace(
-        pool, epochs=pool.epochs.set(event.epoch, event), injected=injected, last_epoch=max(pool.last_epoch, event.epoch))
+    return pool._replace(
+        epochs=pool.epochs.set(event.epoch, event), injected=injected, last_epoch=max(pool.last_epoch, event.epoch))
 
 
 @_rule.register
@@ -241,10 +241,10 @@ def _(event: BoundaryDetected, pool: Pool) -> Pool:
     if event.signal_id in pool.signals:
         return pool
     steps = tuple(sorted((*pool.signalled.get(event.task_id, ()), event.step)))
-    return replace(
-        pool, signals=pool.signals.set(event.signal_id, event), signalled=pool.signalled.set(event.task_id, steps))
+    return pool._replace(
+        signals=pool.signals.set(event.signal_id, event), signalled=pool.signalled.set(event.task_id, steps))
 
 
 @_rule.register
 def _(event: TaskRetired, pool: Pool) -> Pool:
-    return replace(pool, retired=pool.retired.set(event.task_id, event))
+    return pool._replace(retired=pool.retired.set(event.task_id, event))
