@@ -1,7 +1,9 @@
 """The past of one run as the past of another. Pure.
 
 A fork copies what happened up to a step under a new run id: every event gets the id it would have had there, and every
-reference to an event follows. The plans of the copied past are facts; they are not decided again.
+reference to an event follows. The plans of the copied past are facts; they are not decided again. What was learned from
+(``StepCompleted``, ``RolloutsDropped``) is left out where the fork learns again. ``WeightsSynced`` stays behind: it names
+folders and servers of the parent, and the fork's trainer hands its own weights over before its first step.
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ from schemas.events import (
     DeadLettered,
     EpochPlanned,
     EvaluationCompleted,
+    GroupClaimed,
+    GroupReopened,
     RolloutGroupCompleted,
+    RolloutsDropped,
     RunFinished,
     RunStarted,
     StageStarted,
@@ -28,6 +33,7 @@ from schemas.events import (
     TaskSynthesized,
     TrajectoryRecorded,
     VariantRejected,
+    WeightsSynced,
 )
 from schemas.identity import identity_of
 
@@ -57,6 +63,7 @@ def shared_past(events: Iterable[Event], at_step: int, mode: ForkMode) -> list[E
 
     Raises:
         NothingToFork: the run did not complete that step.
+        TypeError: an event of a type of which nobody said whether it is shared.
     """
     events = list(events)
     completed = {event.step for event in events if isinstance(event, StepCompleted)}
@@ -75,29 +82,34 @@ def _is_shared(event: Event, at_step: int, mode: ForkMode, epochs: set[int], sig
             return event.first_step <= at_step
         case EpochPlanned() | TaskRetired():
             return event.epoch in epochs
-        case BatchPlanned() | TrajectoryRecorded() | RolloutGroupCompleted() | BoundaryDetected():
+        case BatchPlanned() | TrajectoryRecorded() | RolloutGroupCompleted() | BoundaryDetected() | GroupClaimed() | GroupReopened():
             return event.step <= at_step
-        case StepCompleted() | EvaluationCompleted():
+        case StepCompleted() | EvaluationCompleted() | RolloutsDropped():
             return event.step <= at_step and mode is ForkMode.CONTINUE
         case TaskSynthesized() | SynthesisFailed() | VariantRejected():
             return event.signal_id in signals
-        case RunStarted() | RunFinished() | DeadLettered():
+        case RunStarted() | RunFinished() | DeadLettered() | WeightsSynced():
             return False
-    return False
+    raise TypeError(f"nobody said whether a fork shares {type(event).__name__}")
 
 
 def renamed(events: Iterable[Event], run_id: str) -> list[Event]:
     """The events under another run id, ids and references included; cursors, which name offsets, are emptied."""
     events = list(events)
     ids: dict[str, str] = {}
-    for event in sorted(events, key=lambda e: isinstance(e, TaskSynthesized | SynthesisFailed | VariantRejected)):
+    for event in sorted(events, key=_hangs_on_another):
         ids[event.event_id] = event_id(run_id, type(event).__name__, *_new_identity(event, ids))
     return [_renamed(event, run_id, ids) for event in events]
 
 
+def _hangs_on_another(event: Event) -> bool:
+    """Whether an event's identity names another event, whose new id must be known first."""
+    return not {"signal_id", "group_id"}.isdisjoint(BY_NAME[type(event).__name__].identity)
+
+
 def _new_identity(event: Event, ids: Mapping[str, str]) -> list[object]:
     names = BY_NAME[type(event).__name__].identity
-    return [ids.get(value, value) if name == "signal_id" else value
+    return [ids.get(value, value) if name in REFERENCES else value
             for name, value in zip(names, identity_of(event), strict=True)]
 
 

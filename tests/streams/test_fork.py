@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 
 import pytest
 
-from schemas import event_id
-from schemas.events import BatchPlanned, BoundaryDetected, RolloutGroupCompleted, StepCompleted, TaskSynthesized
+from schemas import BY_NAME, decode, event_id, make
+from schemas.events import (
+    BatchPlanned,
+    BoundaryDetected,
+    DropReason,
+    GroupClaimed,
+    GroupReopened,
+    RolloutGroupCompleted,
+    RolloutsDropped,
+    StepCompleted,
+    TaskSynthesized,
+    WeightsSynced,
+)
 from schemas.identity import identity_of
+from streams.chronicle import Chronicle
 from streams.conservation import Ledger
 from streams.decide import decide
 from streams.fork import ForkMode, NothingToFork, renamed, shared_past
+from streams.links import learned
 from streams.pool import Pool, apply, initial
 from streams.pool_config import PoolConfig
 from streams.rescore import reread
-from tests.streams.building import run_started
+from tests.golden.make import samples
+from tests.streams.building import RUN, run_started
 from tests.streams.scripted import of, play
 from tests.streams.test_fold import SETTINGS, mean_of
 
@@ -62,6 +77,57 @@ def test_a_fork_with_other_settings_decides_differently_from_there_on() -> None:
         pool = apply(pool, event)
     plan = next(e for e in decide(pool) if type(e).__name__ == "EpochPlanned")
     assert plan.injected == ()
+
+
+def dispatched(events: list) -> list:
+    """The run with a group of step 2 that was claimed, reopened and played twice, one of step 3 that was dropped, and
+    weights handed over."""
+    first, second = ([e for e in of(events, RolloutGroupCompleted) if e.step == step][0] for step in (2, 3))
+    again = make(RolloutGroupCompleted, RUN, **{n: getattr(first, n) for n in first.__slots__
+                 if n not in ("event_id", "run_id", "group_id", "attempt")}, attempt=1)
+    return [
+        *events, again,
+        make(GroupClaimed, RUN, step=2, task_id=first.task_id, attempt=0, worker="w", policy_version=1),
+        make(GroupReopened, RUN, step=2, task_id=first.task_id, attempt=1, detail="w was silent"),
+        make(GroupReopened, RUN, step=6, task_id="later", attempt=1, detail="w was silent"),
+        make(RolloutsDropped, RUN, caused_by=second.event_id, step=3, task_id=second.task_id, group_id=second.group_id,
+             reason=DropReason.STALE, num_rollouts=4, policy_version=0, staleness=2),
+        make(WeightsSynced, RUN, policy_version=2, target="/parent", transport="folder", weights_digest="w", probe_gap=None),
+    ]
+
+
+def test_a_reopened_group_is_no_duplicate_in_the_fork_and_a_dropped_one_stays_dropped() -> None:
+    _, events = recorded()
+    copied = renamed(shared_past(dispatched(events), 4, ForkMode.CONTINUE), "other")
+    assert Ledger().add(copied).duplicate() == [] == Ledger().add(copied).missing()
+    (drop,), (opened,) = of(copied, RolloutsDropped), of(copied, GroupReopened)
+    groups = {group.group_id: group for group in of(copied, RolloutGroupCompleted)}
+    assert groups[drop.group_id].task_id == drop.task_id and drop.caused_by == drop.group_id
+    assert drop.event_id == event_id("other", "RolloutsDropped", drop.group_id)
+    assert (opened.step, opened.attempt) == (2, 1) and len(of(copied, GroupClaimed)) == 1
+    (link,) = learned(Chronicle().add(copied), groups[drop.group_id])
+    assert link.kind == "drop"
+
+
+def test_what_a_fork_learns_again_it_drops_again_and_foreign_weights_are_not_its_own() -> None:
+    _, events = recorded()
+    again = shared_past(dispatched(events), 4, ForkMode.RETRAIN)
+    assert not of(again, RolloutsDropped) and len(of(again, GroupReopened)) == 1
+    assert not of(again, WeightsSynced) and not of(shared_past(dispatched(events), 4, ForkMode.CONTINUE), WeightsSynced)
+
+
+@pytest.mark.parametrize("mode", ForkMode)
+def test_of_every_event_type_it_is_said_whether_a_fork_shares_it(mode: ForkMode) -> None:
+    _, events = recorded()
+    everything = [decode(base64.b64decode(sample["bytes"])) for sample in samples().values()]
+    assert {type(event).__name__ for event in everything} == set(BY_NAME)
+    shared_past([*events, *everything], 4, mode)
+
+    class Unheard:
+        step = 1
+
+    with pytest.raises(TypeError, match="Unheard"):
+        shared_past([*events, Unheard()], 4, mode)
 
 
 def test_retraining_keeps_the_rollouts_and_forgets_that_the_steps_were_learned() -> None:
