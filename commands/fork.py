@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,12 @@ from schemas import TOPICS, Event
 from schemas.events import RunStarted, StepCompleted
 from streams.archive import ArchiveLog
 from streams.fork import ForkMode, renamed, shared_past
+from streams.log import partition_counts
 from streams.observer import Observer
+
+ASIDE = ".forking"
+EMBEDDED = ("kafka.bootstrap_servers", "")
+"""The one setting of the topics that a fork may change: it leaves its parent's broker for the embedded one."""
 
 
 def events_of(folder: RunFolder) -> list[Event]:
@@ -51,38 +58,76 @@ def changed_config(parent: RunFolder, overrides: Sequence[str]) -> RunConfig:
         key, sign, text = override.partition("=")
         if not sign or "." not in key:
             raise ConfigError(f"--set {override!r}: expected section.key=value")
-        if key.split(".")[0] in ("tasks", "policy", "kafka"):
+        section = key.strip().split(".")[0]
+        if section in ("tasks", "policy", "kafka") and (key.strip(), text.strip()) != EMBEDDED:
             raise ConfigError(f"--set {key}: a fork shares its parent's tasks, policy and topics; start a new run instead")
         put(tree, key.strip().split("."), parsed_value(text.strip()))
-    return validated(tree, f"fork of {parent.run_id}")
+    config = validated(tree, f"fork of {parent.run_id}")
+    if config.kafka.bootstrap_servers:
+        raise ConfigError(
+            f"{parent.run_id} lies on the broker {config.kafka.bootstrap_servers}, where a pool agent would decide a past anew "
+            f"that it did not hear: fork it onto the embedded broker with --set {'='.join(EMBEDDED)}")
+    return config
+
+
+def opening_of(started: RunStarted, parent: RunFolder, run_id: str, config: RunConfig, at_step: int, mode: ForkMode) -> RunStarted:
+    """The start of the fork: the parent's, under another run id, with the changed settings and the name of the parent."""
+    return replace(
+        renamed([started], run_id)[0], caused_by=started.event_id, occurred_at_ms=0, config_json=config.as_json(),
+        seed=config.run.seed, parent_run_id=parent.run_id, forked_at_step=at_step, fork_mode=mode.value)
 
 
 def fork(parent: RunFolder, at_step: int, mode: ForkMode, overrides: Sequence[str], runs: Path) -> RunFolder:
     """Prepare the run folder of a fork; ``rods run --resume`` then goes on with it.
 
+    The folder is made aside and moved into place whole: a fork that fails or is killed leaves none.
+
     Raises:
+        ConfigError: an override is wrong, or the parent has no archive.
         NothingToFork: the parent did not complete that step.
         LogGap: weights of that step can neither be found nor learned again.
     """
-    from trainer.reopen import copy_start, make_checkpoint
-
     config = changed_config(parent, overrides)
     events = events_of(parent)
-    started = start_of(events)
-    folder = RunFolder((runs / new_run_id(config)).resolve()).create(config)
-    past = renamed(shared_past(events, at_step, mode), folder.run_id)
-    opening = replace(
-        renamed([started], folder.run_id)[0], caused_by=started.event_id, occurred_at_ms=0, config_json=config.as_json(),
-        seed=config.run.seed, parent_run_id=parent.run_id, forked_at_step=at_step, fork_mode=mode.value)
-    archive = ArchiveLog(folder.archive, ArchiveLog(parent.archive).partitions)
-    archive.append([opening, *past])
+    run_id = new_run_id(config)
+    past = renamed(shared_past(events, at_step, mode), run_id)
+    opening = opening_of(start_of(events), parent, run_id, config, at_step, mode)
+    target, aside = (runs / run_id).resolve(), (runs / ASIDE / run_id).resolve()
+    try:
+        folder = RunFolder(aside).create(config)
+        write_archive(folder.archive, [opening, *past], config)
+        write_checkpoints(parent, folder, at_step, mode, events, past)
+        aside.rename(target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        with suppress(OSError):
+            aside.parent.rmdir()
+    return RunFolder(target)
+
+
+def write_archive(root: Path, events: Sequence[Event], config: RunConfig) -> None:
+    """Put events into a fresh archive, as the fork's topics will be."""
+    kafka = config.kafka
+    archive = ArchiveLog(root, partition_counts(TOPICS, kafka.num_decision_partitions, kafka.num_spread_partitions))
+    archive.append(events)
     archive.close()
+
+
+def write_checkpoints(
+    parent: RunFolder, folder: RunFolder, at_step: int, mode: ForkMode, events: Sequence[Event], past: Sequence[Event]
+) -> None:
+    """The initial weights, and those of the fork's step unless it learns from the start.
+
+    Raises:
+        LogGap: they can neither be found nor learned again.
+    """
+    from trainer.reopen import copy_start, make_checkpoint
+
     copy_start(parent.checkpoints, folder.checkpoints)
     if mode is ForkMode.CONTINUE:
         old = validated(parent.config(), str(parent.config_file)).trainer
         last = max((e for e in past if isinstance(e, StepCompleted)), key=lambda e: e.step)
         make_checkpoint(parent.checkpoints, folder.checkpoints, at_step, old, events, last)
-    return folder
 
 
 def show(name: str, at_step: int, mode: ForkMode, overrides: Sequence[str], runs: Path, as_json: bool, console: Console) -> None:

@@ -1,7 +1,8 @@
 """Why a task was or was not a seed, injected or retired at a step, by the same functions that decided it. Pure.
 
 The pool is folded to what the agent had heard when it decided after the step: the inputs before the cursor of the plan
-that follows, and the decisions up to it.
+that follows, and the decisions up to it. Plans of a fork's shared past carry no cursor, for offsets are other ones there:
+the inputs that concern the steps so far are folded then, a variant as soon as its signal was sent.
 """
 
 from __future__ import annotations
@@ -9,13 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from schemas.events import BatchPlanned, BoundaryDetected, EpochPlanned, Event, Evidence, Origin, TaskRetired, Zone
+from schemas.events import (
+    BatchPlanned,
+    BoundaryDetected,
+    EpochPlanned,
+    Event,
+    Evidence,
+    Origin,
+    StageStarted,
+    TaskRetired,
+    TaskSynthesized,
+    Zone,
+)
 from streams.boundary import Candidate, selected, zone_of
 from streams.decide import candidate_at, stage_at
 from streams.lifecycle import drift_reason, live_generated, num_to_inject, plan_epoch, queue_of
-from streams.log import Place
 from streams.pool import Pool, apply, initial
-from streams.replay import Recording
+from streams.replay import Heard, Recording
 
 
 class UnknownMoment(LookupError):
@@ -52,16 +63,27 @@ def pool_at(recording: Recording, step: int) -> Pool:
             f"step {step} was not planned; the run has steps 1 to {max((p.step for p in plans), default=0)}"
         )
     after = next((plan for plan in plans if plan.step == step + 1), None)
-    cursor = {Place(c.topic, c.partition): c.next_offset for c in after.input_cursor} if after else None
     pool = initial()
     for place in sorted(recording.inputs):
         for heard in recording.inputs[place]:
-            if cursor is None or heard.record.offset < cursor.get(place, 0):
+            if after is None or _was_heard(heard, after):
                 pool = apply(pool, heard.event)
     for heard in recording.decided.values():
         if _was_decided(heard.event, batch):
             pool = apply(pool, heard.event)
     return pool
+
+
+def _was_heard(heard: Heard, after: BatchPlanned) -> bool:
+    """Whether an input had been heard when a plan was made: it lies before its cursor, or concerns the steps before it."""
+    if after.input_cursor:
+        return any(heard.record.place == (c.topic, c.partition) and heard.record.offset < c.next_offset for c in after.input_cursor)
+    match heard.event:
+        case StageStarted():
+            return heard.event.first_step <= after.step
+        case TaskSynthesized():
+            return heard.event.seed_step < after.step
+    return getattr(heard.event, "step", 0) < after.step
 
 
 def _was_decided(event: Event, batch: BatchPlanned) -> bool:
