@@ -1,7 +1,8 @@
 """The log as files: Avro object container segments, one folder a topic partition, offsets kept.
 
 Layout: ``<root>/<topic>/<partition>/<first offset, 20 digits>.avro``; each datum is one record with offset, time,
-key, value and headers. A segment is closed when it is large; a torn tail (a crash while writing) is cut on open.
+key, value and headers. A segment is closed when it is large; a torn tail (a crash while writing) is cut on open; anything
+else that is no block is damage and is refused, never cut and never passed over.
 """
 
 from __future__ import annotations
@@ -12,32 +13,35 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import fastavro
-from backports.zstd import ZstdError
 from fastavro.write import Writer
 
 from schemas import Event
 from schemas.codec import portable
+from streams.archive_blocks import (
+    BROKEN,
+    CODEC,
+    HEADER_BYTES,
+    LONGEST_HEADER_BYTES,
+    RECORD_SCHEMA,
+    header_of,
+    spans_behind,
+)
 from streams.log import Cursor, LogGap, Place, Record, as_record, now_ms
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 SYNC_BYTES = 256 * 1024
-CODEC = "zstandard"
-SYNC_MARKER_BYTES = 16
-TORN = (EOFError, ValueError, IndexError, ZstdError)
-"""What reading half a block raises."""
-RECORD_SCHEMA = fastavro.parse_schema({
-    "type": "record", "name": "ArchivedRecord", "namespace": "rods.archive", "fields": [
-        {"name": "offset", "type": "long"},
-        {"name": "timestamp_ms", "type": "long"},
-        {"name": "key", "type": ["null", "bytes"]},
-        {"name": "value", "type": ["null", "bytes"]},
-        {"name": "headers", "type": {"type": "array", "items": {
-            "type": "record", "name": "Header", "fields": [
-                {"name": "name", "type": "string"}, {"name": "value", "type": ["null", "bytes"]}]}}},
-    ],
-})
+
+
+class Block(NamedTuple):
+    """One block of a segment: where it ends, its bytes on disk, the offset behind it, and its data."""
+
+    end: int
+    num_bytes: int
+    next_offset: int
+    data: list[dict]
 
 
 def segments(folder: Path) -> list[Path]:
@@ -45,49 +49,106 @@ def segments(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.avro"))
 
 
+def blocks_of(path: Path, from_offset: int = 0) -> Iterator[Block]:
+    """Blocks of a segment in order; those before an offset are not unpacked, half a block at the end is left out.
+
+    Raises:
+        LogGap: a block is damaged; the text names segment, bytes and offsets.
+    """
+    end, next_offset = 0, int(path.stem)
+    with path.open("rb") as file:
+        try:
+            if header_of(file.read(LONGEST_HEADER_BYTES)) is None:
+                raise ValueError("no header of a segment")
+            file.seek(0)
+            reader = fastavro.block_reader(file)
+            end = file.tell()
+            for block in reader:
+                if block.num_records < 1:
+                    raise ValueError("a block of no records")
+                behind = next_offset + block.num_records
+                data = _data_of(block, next_offset) if behind > from_offset else []
+                end, next_offset = block.offset + block.size, behind
+                yield Block(end, block.size, behind, data)
+        except BROKEN:
+            refuse_damage(path, end, next_offset)
+
+
+def _data_of(block: fastavro.reader.block_reader, first_offset: int) -> list[dict]:
+    """The data of a block.
+
+    Raises:
+        ValueError: they do not fill the block, or their offsets do not follow.
+    """
+    data = list(block)
+    if block.bytes_.read(1) or [datum["offset"] for datum in data] != list(range(first_offset, first_offset + len(data))):
+        raise ValueError("other records than the block was made of")
+    return data
+
+
+def refuse_damage(path: Path, end: int, next_offset: int) -> None:
+    """Tell half a block at the end of a segment, which a crash or a writer at work leaves, from damage.
+
+    Args:
+        path: the segment.
+        end: where its last whole block ends; 0 if its header could not be read.
+        next_offset: of the record that should come next.
+
+    Raises:
+        LogGap: it is damage.
+    """
+    with path.open("rb") as file:
+        head = file.read(LONGEST_HEADER_BYTES)
+        file.seek(end)
+        tail = file.read()
+    header = header_of(head)
+    if header is None:
+        if len(head) < HEADER_BYTES:
+            return
+        spans, start = [], 0
+    else:
+        start = max(end, header[1])
+        spans = spans_behind(tail, header[0], start - end)
+        if not spans or spans[0].is_torn or spans[0].first_offset == next_offset:
+            return
+    behind = [span.first_offset - 1 for span in spans if span.first_offset > next_offset]
+    behind += [int(after.stem) - 1 for after in segments(path.parent) if after > path]
+    to = f"to {behind[0]}" if behind else "and behind"
+    last = end + (spans[0].end if spans else HEADER_BYTES) - 1
+    raise LogGap(f"{path.parent.parent.name}-{path.parent.name} offsets {next_offset} {to}: segment {path} is damaged at bytes "
+                 f"{start} to {last}; restore the file")
+
+
 def sound_length(path: Path) -> tuple[int, int]:
     """Bytes of whole blocks in a segment and the offset behind its last whole record (or its first offset).
 
-    A file whose header is torn has length 0.
-    """
-    next_offset = int(path.stem)
-    with path.open("rb") as file:
-        end = 0
-        try:
-            for block in fastavro.block_reader(file):
-                for datum in block:
-                    next_offset = datum["offset"] + 1
-                end = block.offset + block.size
-            return end or file.tell(), next_offset
-        except TORN:
-            return end, next_offset
-
-
-def refuse_corruption(path: Path, length: int) -> None:
-    """Tell a torn tail, which may be cut, from a damaged block with whole ones behind it, which may not.
+    A file that is shorter than a header has length 0.
 
     Raises:
-        LogGap: whole blocks follow the damage.
+        LogGap: the segment is damaged.
     """
-    data = path.read_bytes()
-    marker = data[length - SYNC_MARKER_BYTES : length]
-    if length and marker in data[length:-SYNC_MARKER_BYTES]:
-        raise LogGap(f"archive segment {path} is damaged at byte {length} and has whole blocks behind it; restore the file")
+    with path.open("rb") as file:
+        header = header_of(file.read(LONGEST_HEADER_BYTES))
+    length, next_offset = header[1] if header else 0, int(path.stem)
+    for block in blocks_of(path):
+        length, next_offset = block.end, block.next_offset
+    return length, next_offset
 
 
 def read_segment(path: Path, place: Place, from_offset: int) -> Iterator[Record]:
-    """Records of a segment at and behind an offset; blocks before it are not unpacked, a torn tail ends it quietly."""
-    (topic, partition), behind = place, int(path.stem)
-    with path.open("rb") as file:
-        try:
-            for block in fastavro.block_reader(file):
-                behind += block.num_records
-                for datum in block if behind > from_offset else ():
-                    if datum["offset"] >= from_offset:
-                        headers = tuple([(header["name"], header["value"]) for header in datum["headers"]])
-                        yield Record(topic, partition, datum["offset"], datum["timestamp_ms"], datum["key"], datum["value"], headers)
-        except TORN:
-            return
+    """Records of a segment at and behind an offset; blocks before it are not unpacked, a torn tail ends it quietly.
+
+    Raises:
+        LogGap: a block is damaged.
+    """
+    for block in blocks_of(path, from_offset):
+        yield from (record_of(datum, place) for datum in block.data if datum["offset"] >= from_offset)
+
+
+def record_of(datum: dict, place: Place) -> Record:
+    """The record that a datum of a segment stands for."""
+    headers = tuple([(header["name"], header["value"]) for header in datum["headers"]])
+    return Record(*place, datum["offset"], datum["timestamp_ms"], datum["key"], datum["value"], headers)
 
 
 class _Lane:
@@ -102,7 +163,6 @@ class _Lane:
         self.next_offset = 0
         for path in reversed(segments(folder)):
             length, self.next_offset = sound_length(path)
-            refuse_corruption(path, length)
             if length:
                 os.truncate(path, length)
                 break

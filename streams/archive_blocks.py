@@ -1,35 +1,59 @@
 """The blocks of an archive segment, also of a damaged one. Pure functions of bytes.
 
 A block is: number of records, length, compressed records, the file's sync marker. Where the structure is broken the
-walk goes on behind the next marker.
+walk goes on behind the next marker. A file that a crash cut short ends before its last block's length says; bytes that
+are long enough and still no block are damage.
 """
 
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import dataclass
 
 import fastavro
 from backports import zstd
+from fastavro.schema import SchemaParseException, to_parsing_canonical_form
+from fastavro.write import Writer
 
-from streams.archive import RECORD_SCHEMA, SYNC_MARKER_BYTES, TORN
-
-MOST_HEADER_BYTES = 16 * 1024
+CODEC = "zstandard"
+SYNC_MARKER_BYTES = 16
+LONGEST_HEADER_BYTES = 4096
 MAX_VARINT_BYTES = 10
-HEADER_SCHEMA = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "Header",
-        "namespace": "rods.archive.file",
-        "fields": [
-            {"name": "magic", "type": {"type": "fixed", "name": "Magic", "size": 4}},
-            {"name": "meta", "type": {"type": "map", "values": "bytes"}},
-            {"name": "sync", "type": {"type": "fixed", "name": "Sync", "size": SYNC_MARKER_BYTES}},
-        ],
-    }
+RECORD_SCHEMA = fastavro.parse_schema({
+    "type": "record", "name": "ArchivedRecord", "namespace": "rods.archive", "fields": [
+        {"name": "offset", "type": "long"},
+        {"name": "timestamp_ms", "type": "long"},
+        {"name": "key", "type": ["null", "bytes"]},
+        {"name": "value", "type": ["null", "bytes"]},
+        {"name": "headers", "type": {"type": "array", "items": {
+            "type": "record", "name": "Header", "fields": [
+                {"name": "name", "type": "string"}, {"name": "value", "type": ["null", "bytes"]}]}}},
+    ],
+})
+HEADER_SCHEMA = fastavro.parse_schema({
+    "type": "record", "name": "Header", "namespace": "rods.archive.file", "fields": [
+        {"name": "magic", "type": {"type": "fixed", "name": "Magic", "size": 4}},
+        {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+        {"name": "sync", "type": {"type": "fixed", "name": "Sync", "size": SYNC_MARKER_BYTES}},
+    ],
+})
+BROKEN = (
+    EOFError, ValueError, IndexError, KeyError, TypeError, MemoryError, OverflowError, AttributeError, SchemaParseException,
+    zstd.ZstdError,
 )
-BROKEN = (*TORN, KeyError, TypeError, MemoryError, OverflowError, UnicodeDecodeError)
-"""What reading damaged bytes raises."""
+"""What reading half a block or a damaged one raises."""
+
+
+def fresh_header() -> bytes:
+    """The header of a new segment; its sync marker is drawn at random."""
+    file = io.BytesIO()
+    Writer(file, RECORD_SCHEMA, codec=CODEC)
+    return file.getvalue()
+
+
+HEADER_BYTES = len(fresh_header())
+"""Length of a segment's header; a shorter file holds no record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +63,7 @@ class Span:
     Attributes:
         start, end: byte range in the segment, end excluded.
         first_offset, last_offset: of its records; -1 where it cannot be read.
-        is_torn: no marker follows: half a block at the end of the file.
+        is_torn: half a block at the end of the file: it ends before the block's length says, and no marker follows.
     """
 
     start: int
@@ -55,13 +79,15 @@ class Span:
 
 
 def header_of(data: bytes) -> tuple[bytes, int] | None:
-    """Sync marker and length of the header, or ``None`` if it is broken."""
-    stream = io.BytesIO(data)
+    """Sync marker and length of the header, or ``None`` if it is not that of a segment."""
+    stream = io.BytesIO(data[:LONGEST_HEADER_BYTES])
     try:
         header = fastavro.schemaless_reader(stream, HEADER_SCHEMA, None)
+        schema = to_parsing_canonical_form(json.loads(header["meta"]["avro.schema"]))
+        is_ours = schema == to_parsing_canonical_form(RECORD_SCHEMA) and header["meta"]["avro.codec"] == CODEC.encode()
     except BROKEN:
         return None
-    return (header["sync"], stream.tell()) if header["magic"] == b"Obj\x01" else None
+    return (header["sync"], stream.tell()) if header["magic"] == b"Obj\x01" and is_ours else None
 
 
 def spans_of(data: bytes, start: int) -> list[Span]:
@@ -73,9 +99,14 @@ def spans_of(data: bytes, start: int) -> list[Span]:
     """
     header = header_of(data)
     if header is None:
-        return [Span(start, len(data), is_torn=b"Obj\x01".startswith(data[:4]) and len(data) < MOST_HEADER_BYTES)]
+        return [Span(start, len(data), is_torn=len(data) < HEADER_BYTES)]
     sync, body = header
-    spans, position = [], max(start, body)
+    return spans_behind(data, sync, max(start, body))
+
+
+def spans_behind(data: bytes, sync: bytes, position: int) -> list[Span]:
+    """Every block from a byte position to the end, given the file's sync marker."""
+    spans = []
     while position < len(data):
         span = _block_at(data, position, sync)
         spans.append(span)
@@ -85,15 +116,18 @@ def spans_of(data: bytes, start: int) -> list[Span]:
 
 def _block_at(data: bytes, position: int, sync: bytes) -> Span:
     """The block at a position; where there is none, the bytes up to the next marker."""
-    marker = data.find(sync, position)
-    broken = Span(position, marker + len(sync)) if marker >= 0 else Span(position, len(data), is_torn=True)
     count, at = varint(data, position)
     size, payload = varint(data, at)
     end = payload + size + len(sync)
-    if count < 0 or size < 0 or data[payload + size : end] != sync:
-        return broken
-    offsets = _offsets(data[payload : payload + size], count)
-    return Span(position, end, *offsets) if offsets else Span(position, end)
+    offsets = _offsets(data[payload : payload + size], count) if count >= 0 and size >= 0 and end <= len(data) else None
+    has_marker = data[end - len(sync) : end] == sync
+    if offsets or (has_marker and count >= 0 and size >= 0):
+        return Span(position, end, *offsets) if offsets and has_marker else Span(position, end)
+    marker = data.find(sync, position)
+    if marker >= 0:
+        return Span(position, marker + len(sync))
+    is_short = end > len(data) if count >= 0 and size >= 0 else len(data) - position < 2 * MAX_VARINT_BYTES
+    return Span(position, len(data), is_torn=is_short)
 
 
 def varint(data: bytes, position: int) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 ``manifest.json`` holds one entry a segment: offsets, count, a digest of the bytes it had when the entry was written,
 and a checksum of each block. Segments only grow, so a longer file is checked up to that length by digest and behind it
-by its Avro blocks. Damage is named by topic, partition and offsets; an archive with damage never gets a new manifest.
+by its Avro blocks, up to the end that the archiver said is durable. Damage is named by topic, partition and offsets; an
+archive with damage never gets a new manifest.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from streams.archive import partitions_in, segments
 from streams.archive_blocks import Span, spans_of
+from streams.journal import read_ends
 from streams.log import LogGap, Place
 
 MANIFEST = "manifest.json"
@@ -137,15 +139,16 @@ def verify(root: Path, trust_closed: bool = False) -> Verification:
         FileNotFoundError: there is no archive.
         LogGap: the manifest cannot be read.
     """
+    durable = read_ends(root)
     known = {(entry.place, entry.segment): entry for entry in load_manifest(root)}
     found = {Place(topic, number) for topic, count in partitions_in(root).items() for number in range(count)}
     entries: list[Entry] = []
     problems: list[Problem] = []
     notes = [] if known else ["no manifest: segments that are missing at the end of a partition cannot be noticed"]
-    for place in sorted(found | {place for place, _ in known}):
+    for place in sorted(found | {place for place, _ in known} | {place for place, end in durable.items() if end}):
         mine = {name: entry for (at, name), entry in known.items() if at == place}
         lane = _Lane(root / place.topic / str(place.partition), place, mine, trust_closed)
-        lane.check()
+        lane.check(durable.get(place, 0))
         entries += lane.entries
         problems += lane.problems
         notes += lane.notes
@@ -160,14 +163,14 @@ def refresh(root: Path, trust_closed: bool = False) -> Verification:
     return result
 
 
-def require_whole(root: Path) -> None:
-    """Refuse a damaged archive: to be called before anything is concluded from it.
+def require_whole(root: Path, trust_closed: bool = False) -> None:
+    """Refuse a damaged archive: to be called before anything is concluded from it. Arguments as for :func:`verify`.
 
     Raises:
         LogGap: every fault is named by topic, partition, offsets and segment.
         FileNotFoundError: there is no archive.
     """
-    problems = verify(root).problems
+    problems = verify(root, trust_closed).problems
     if problems:
         raise LogGap(f"archive {root} is damaged:\n" + "\n".join(f"  {problem}" for problem in problems))
 
@@ -184,15 +187,15 @@ class _Lane:
         self.problems: list[Problem] = []
         self.notes: list[str] = []
 
-    def check(self) -> None:
-        """Each segment, and that they follow each other up to the recorded end."""
+    def check(self, durable_end: int) -> None:
+        """Each segment, and that they follow each other up to the recorded end and to the one that was durable."""
         expected = 0
         firsts = [int(path.stem) for path in self._files]
         for path, first, after in zip(self._files, firsts, [*firsts, None][1:], strict=True):
             if first > expected:
                 self._hole(expected, first - 1)
             expected = self._segment(path, -1 if after is None else after - 1) + 1
-        end = max((entry.last_offset for entry in self._known.values()), default=-1)
+        end = max([durable_end - 1, *(entry.last_offset for entry in self._known.values())])
         if end >= expected:
             self._hole(expected, end)
 

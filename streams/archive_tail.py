@@ -10,8 +10,8 @@ from pathlib import Path
 import fastavro
 from backports import zstd
 
-from streams.archive import RECORD_SCHEMA, SYNC_MARKER_BYTES, segments
-from streams.archive_blocks import header_of, varint
+from streams.archive import record_of, refuse_damage, segments
+from streams.archive_blocks import BROKEN, RECORD_SCHEMA, SYNC_MARKER_BYTES, header_of, varint
 from streams.log import LogGap, Place, Record
 from streams.scan import places_in
 
@@ -49,6 +49,7 @@ class _LaneTail:
             if not self._sync:
                 header = header_of(file.read(HEADER_BYTES))
                 if header is None:
+                    refuse_damage(path, 0, self._next_offset)
                     return
                 self._sync, self._position = header
             file.seek(self._position)
@@ -58,32 +59,25 @@ class _LaneTail:
             yield from self._records(payload, count, path)
             self._position += end - at
             at = end
+        if at < len(data):
+            refuse_damage(path, self._position, self._next_offset)
 
     def _records(self, payload: bytes, count: int, path: Path) -> Iterator[Record]:
         try:
             stream = io.BytesIO(zstd.decompress(payload))
-        except zstd.ZstdError as error:
+            data = [fastavro.schemaless_reader(stream, RECORD_SCHEMA, None) for _ in range(count)]
+        except BROKEN as error:
             raise LogGap(
                 f"{path}: the block at byte {self._position} is damaged; `rods archive verify` says more"
             ) from error
-        for _ in range(count):
-            datum = fastavro.schemaless_reader(stream, RECORD_SCHEMA, None)
+        for datum in data:
             if datum["offset"] != self._next_offset:
                 raise LogGap(
                     f"{self._place.topic}-{self._place.partition}: offsets {self._next_offset} to "
                     f"{datum['offset'] - 1} are missing"
                 )
             self._next_offset += 1
-            headers = tuple((header["name"], header["value"]) for header in datum["headers"])
-            yield Record(
-                self._place.topic,
-                self._place.partition,
-                datum["offset"],
-                datum["timestamp_ms"],
-                datum["key"],
-                datum["value"],
-                headers,
-            )
+            yield record_of(datum, self._place)
 
 
 def _whole_blocks(data: bytes, sync: bytes) -> Iterator[tuple[int, int, bytes]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from schemas import TOPICS
 from streams.archive import ArchiveLog
-from streams.archive_index import refresh
+from streams.archive_index import refresh, require_whole
 from streams.connection import Connection
 from streams.health import serve_if_asked
 from streams.journal import write_ends
@@ -36,7 +36,10 @@ def mirror(log: KafkaLog, archive: ArchiveLog, stopping: Callable[[], bool], on_
 
     Raises:
         LogUnavailable: the broker is gone; what was copied is durable.
+        LogGap: the archive is damaged or shorter than it was, or the log lacks records it should hold.
     """
+    if archive.root.is_dir():
+        require_whole(archive.root, trust_closed=True)
     cursor = archive.next_offsets()
     copied = 0
     on_ready()
@@ -65,9 +68,11 @@ def restore(archive: ArchiveLog, log: KafkaLog) -> int:
     """Write an archive into fresh topics, offsets kept; returns the number of records.
 
     Raises:
-        LogGap: a topic is not empty, or the archive has a hole.
+        LogGap: a topic is not empty, or the archive is damaged, has a hole or is shorter than it was.
         LogUnavailable: the broker did not take the records.
     """
+    if archive.root.is_dir():
+        require_whole(archive.root)
     ends = log.end_offsets(archive.partitions)
     full = {f"{place.topic}-{place.partition}": end for place, end in ends.items() if end}
     if full:

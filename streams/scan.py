@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import fastavro
-
 from schemas import BY_NAME, Event, Undecodable, as_record
 from schemas.plain_records import plain_record
-from streams.archive import TORN, partitions_in, segments
+from streams.archive import blocks_of, partitions_in, record_of, segments
 from streams.log import Log, LogGap, LogUnavailable, Place, Record, advanced, beginning
 from streams.reader import event_of
 
@@ -79,40 +77,18 @@ def scan_archive(
         on_bytes: told how many bytes on disk were read since the last call.
 
     Raises:
-        LogGap: offsets are missing; the text names them.
+        LogGap: offsets are missing or a block is damaged; the text names them.
         FileNotFoundError: there is no archive.
     """
     for place in places_in(root, topics):
         expected = 0
         for path in segments(root / place.topic / str(place.partition)):
-            for record in _segment(path, place, on_bytes):
-                if record.offset != expected:
-                    raise LogGap(
-                        f"{place.topic}-{place.partition}: offsets {expected} to {record.offset - 1} are missing or "
-                        "damaged; `rods archive verify` says where"
-                    )
-                expected += 1
-                yield record
-
-
-def _segment(path: Path, place: Place, on_bytes: Callable[[int], None]) -> Iterator[Record]:
-    with path.open("rb") as file:
-        try:
-            for block in fastavro.block_reader(file):
-                for datum in block:
-                    headers = tuple((header["name"], header["value"]) for header in datum["headers"])
-                    yield Record(
-                        place.topic,
-                        place.partition,
-                        datum["offset"],
-                        datum["timestamp_ms"],
-                        datum["key"],
-                        datum["value"],
-                        headers,
-                    )
-                on_bytes(block.size)
-        except TORN:
-            return
+            if int(path.stem) != expected:
+                raise LogGap(f"{place.topic}-{place.partition}: offsets {expected} to {int(path.stem) - 1} are missing")
+            for block in blocks_of(path):
+                yield from (record_of(datum, place) for datum in block.data)
+                on_bytes(block.num_bytes)
+                expected = block.next_offset
 
 
 def scan_log(log: Log, topics: Iterable[str]) -> Iterator[Record]:

@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 
 from streams.archive import ArchiveLog, segments
+from streams.archive_blocks import HEADER_BYTES, spans_of
+from streams.archive_tail import ArchiveTail
 from streams.archiver import mirror, restore
 from streams.connection import Connection
 from streams.embedded_broker import EmbeddedBroker
 from streams.kafka_log import KafkaLog
 from streams.log import LogGap, LogUnavailable, Place, Record
+from streams.refold import fold_archive
+from streams.scan import scan_archive
 from streams.topics import ensure_topics, partitions_of
 from tests.streams.test_log_contract import batches
 
@@ -46,19 +50,70 @@ def test_a_segment_whose_header_is_torn_is_dropped(tmp_path: Path) -> None:
     assert ArchiveLog(tmp_path).next_offsets()[ONE] == 0
 
 
-def test_damage_with_whole_blocks_behind_it_is_refused_and_nothing_is_cut(tmp_path: Path) -> None:
-    log = ArchiveLog(tmp_path, PARTITIONS)
-    log.append(batches(20))
-    at = file_of(tmp_path).stat().st_size
-    for _ in range(3):
-        log.append(batches(1))
+def blocks(root: Path, num: int) -> tuple[Path, bytes]:
+    """A segment of one record a block, and its bytes."""
+    log = ArchiveLog(root, PARTITIONS)
+    for number in range(num):
+        log.append(batches(num)[number : number + 1])
     log.close()
-    data = bytearray(file_of(tmp_path).read_bytes())
-    data[at + 8] ^= 0xFF
-    file_of(tmp_path).write_bytes(data)
-    with pytest.raises(LogGap, match=f"damaged at byte {at}"):
-        ArchiveLog(tmp_path).next_offsets()
-    assert file_of(tmp_path).read_bytes() == bytes(data)
+    return file_of(root), file_of(root).read_bytes()
+
+
+def read(root: Path, num: int) -> list[Record]:
+    return [r for offset in range(num) for r in ArchiveLog(root).read({ONE: offset}, 1, timeout_s=0.0)]
+
+
+def test_damage_with_whole_blocks_behind_it_is_refused_and_nothing_is_cut(tmp_path: Path) -> None:
+    path, data = blocks(tmp_path, 4)
+    second = spans_of(data, 0)[1]
+    for at in (second.start, second.start + 8, second.end - 1):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
+        with pytest.raises(LogGap, match=f"batches-0 offsets 1 to 1: .* damaged at bytes {second.start} to {second.end - 1}"):
+            ArchiveLog(tmp_path).next_offsets()
+        assert len(path.read_bytes()) == len(data)
+
+
+def test_no_flipped_byte_deletes_or_cuts_a_segment_and_none_drops_a_record_silently(tmp_path: Path) -> None:
+    path, data = blocks(tmp_path, 3)
+    whole = read(tmp_path, 3)
+    num_refused = 0
+    for at in range(len(data)):
+        flipped = data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :]
+        path.write_bytes(flipped)
+        try:
+            ends = ArchiveLog(tmp_path).next_offsets()
+            assert ends[ONE] == 3 and len(read(tmp_path, 3)) == 3, f"byte {at}: {ends}"
+        except LogGap:
+            num_refused += 1
+        assert path.exists() and path.read_bytes() == flipped, f"byte {at}"
+        path.write_bytes(data)
+    assert read(tmp_path, 3) == whole
+    assert num_refused > 0.6 * len(data), num_refused
+
+
+def test_every_cut_of_a_segment_leaves_the_whole_blocks_before_it(tmp_path: Path) -> None:
+    path, data = blocks(tmp_path, 3)
+    ends = [span.end for span in spans_of(data, 0)]
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        assert ArchiveLog(tmp_path).next_offsets()[ONE] == sum(end <= length for end in ends), f"cut to {length}"
+        assert path.exists() == (length >= HEADER_BYTES)
+
+
+def test_a_reader_refuses_damage_and_names_it(tmp_path: Path) -> None:
+    path, data = blocks(tmp_path, 4)
+    second = spans_of(data, 0)[1]
+    path.write_bytes(data[: second.end - 1] + b"?" + data[second.end :])
+    named = f"batches-0 offsets 1 to 1: .* damaged at bytes {second.start} to {second.end - 1}"
+    for offset in (0, 1):
+        with pytest.raises(LogGap, match=named):
+            ArchiveLog(tmp_path).read({ONE: offset}, timeout_s=0.0)
+    with pytest.raises(LogGap, match=named):
+        list(scan_archive(tmp_path, ["batches"]))
+    with pytest.raises(LogGap, match=named):
+        fold_archive(tmp_path, ["batches"])
+    with pytest.raises(LogGap, match=named):
+        ArchiveLog(tmp_path).end_offsets(["batches"])
 
 
 def test_segments_roll_and_read_as_one(tmp_path: Path) -> None:
@@ -149,3 +204,16 @@ def test_a_dead_broker_ends_reading_and_writing_with_its_address(tmp_path: Path,
     with pytest.raises(LogUnavailable, match=broker.bootstrap_servers):
         for _ in range(100):
             log.read({ONE: 2}, timeout_s=0.5)
+
+
+def test_one_who_follows_an_archive_refuses_damage_and_waits_for_the_rest_of_half_a_block(tmp_path: Path) -> None:
+    path, data = blocks(tmp_path, 3)
+    second = spans_of(data, 0)[1]
+    path.write_bytes(data[: second.end - 5])
+    tail = ArchiveTail(tmp_path, ["batches"])
+    assert [r.offset for r in tail.read(0.0)] == [0] and tail.read(0.0) == []
+    path.write_bytes(data)
+    assert [r.offset for r in tail.read(0.0)] == [1, 2]
+    path.write_bytes(data[: second.end - 1] + b"?" + data[second.end :])
+    with pytest.raises(LogGap, match="batches-0 offsets 1 to 1: .* is damaged"):
+        ArchiveTail(tmp_path, ["batches"]).read(0.0)

@@ -12,8 +12,9 @@ from schemas import Event
 from streams.archive import ArchiveLog, segments
 from streams.archive_blocks import spans_of, varint
 from streams.archive_index import MANIFEST, Problem, load_manifest, refresh, require_whole, verify
-from streams.archiver import mirror
-from streams.log import LogGap
+from streams.archiver import mirror, restore
+from streams.journal import write_ends
+from streams.log import LogGap, MemoryLog
 from tests.streams.recorded import PARTITIONS as RUN_PARTITIONS
 from tests.streams.recorded import record_run, run_log
 from tests.streams.test_log_contract import batches
@@ -190,3 +191,33 @@ def test_a_damaged_archive_is_refused_whole_with_every_fault(many: Path) -> None
         flip(path, path.stat().st_size - 30)
     with pytest.raises(LogGap, match=r"is damaged:\n  batches-0 offsets \d+ to \d+: segment .*\n  batches-0"):
         require_whole(many)
+
+
+def test_an_archive_that_is_shorter_than_what_was_durable_is_refused_with_the_range(many: Path) -> None:
+    """Without a manifest of the last blocks: the archiver's own word is enough."""
+    log = ArchiveLog(many, segment_bytes=SEGMENT_BYTES)
+    log.append(batches(5))
+    write_ends(many, log.next_offsets())
+    log.close()
+    require_whole(many)
+    last = lane(many)[-1]
+    os.truncate(last, spans_of(last.read_bytes(), 0)[-1].start)
+    assert (only(many).first_offset, only(many).last_offset) == (200, 204)
+    with pytest.raises(LogGap, match="batches-0 offsets 200 to 204: these offsets are missing"):
+        mirror(MemoryLog(PARTITIONS), ArchiveLog(many), lambda: True, lambda: None)
+    with pytest.raises(LogGap, match="batches-0 offsets 200 to 204: these offsets are missing"):
+        restore(ArchiveLog(many), MemoryLog(PARTITIONS))
+
+
+def test_a_flipped_byte_in_the_last_block_is_refused_before_anything_is_cut(many: Path) -> None:
+    for name in ("", MANIFEST):
+        (many / name).unlink() if name else None
+        last = lane(many)[-1]
+        span = spans_of(last.read_bytes(), 0)[-1]
+        flip(last, span.end - 20)
+        before = last.read_bytes()
+        for opening in (lambda: restore(ArchiveLog(many), MemoryLog(PARTITIONS)), lambda: ArchiveLog(many).next_offsets()):
+            with pytest.raises(LogGap, match=f"offsets {span.first_offset} "):
+                opening()
+        assert last.read_bytes() == before
+        flip(last, span.end - 20)
