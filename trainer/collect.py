@@ -147,7 +147,7 @@ def sync_weights(setup: TrainerSetup, view: RunView, step: int) -> None:
     """Bring the weights that step left to every place they are sampled from, also after a restart."""
     if not setup.syncs:
         return
-    digest = setup.engine.digest()
+    digest = view.steps[step].weights_digest if step in view.steps else setup.engine.digest()
     for sync in setup.syncs:
         synced = sync.sync(setup.engine.model, step, digest)
         event = make(

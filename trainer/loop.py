@@ -1,8 +1,8 @@
 """The trainer's main loop: hear a planned batch, play it, record it, learn from the record, announce the step.
 
 Rollouts are in the log before the update and the update is made from the log, so a restart goes the same way:
-from the last complete checkpoint it learns the recorded steps again without playing, compares every digest with
-the one in the log, and goes on. Steps count from 1; step 0 stands for the weights the run started from. Where workers
+from the last complete checkpoint (``trainer.resume``) it learns the recorded steps again without playing, compares every
+digest with the one in the log, and goes on. Only the newest weights are brought to where they are sampled from. Steps count from 1; step 0 stands for the weights the run started from. Where workers
 play, the trainer waits for their groups instead (``trainer.collect``); nothing else differs.
 """
 
@@ -11,21 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from schemas import decode, encode, make
+from schemas import encode, make
 from schemas.events import BatchPlanned, RolloutGroupCompleted, RunFinished, RunOutcome, StepCompleted
 from streams.log import LogGap
-from streams.summary import HELDOUT
-from trainer.checkpoint import (
-    checkpoint_name,
-    latest_complete,
-    load_announcement,
-    load_training_state,
-    load_weights,
-    write_checkpoint,
-)
+from trainer.checkpoint import checkpoint_name
 from trainer.collect import collect, health, left_in, sync_weights
 from trainer.engine import UpdateBatch
 from trainer.held_out import evaluate_if_due
+from trainer.resume import announce, restore, save, save_if_best
 from trainer.rollouts import batch_metrics, groups_of, play_batch, update_batch_from_events
 from trainer.setup import DigestMismatch, NothingCame, TrainerSetup
 from trainer.view import RunView
@@ -38,17 +31,20 @@ def train(setup: TrainerSetup) -> RunOutcome:
 
     Raises:
         DigestMismatch: a recorded step cannot be repeated.
+        LogGap: the log does not hold what the checkpoint was made from, or the rollouts of a completed step.
         NothingCame: no plan, or no group of a worker, came within the patience.
         WeightSyncFailed: a version of the weights did not get to where it is sampled from.
     """
     view = RunView()
     view.hear(setup.reader.catch_up())
-    step = _restore(setup, view)
+    step = restore(setup, view)
     while not view.is_finished:
-        sync_weights(setup, view, step)
+        if step >= max(view.steps, default=0):
+            sync_weights(setup, view, step)
         done = view.steps.get(step)
         ends_stage = done is not None and done.is_last_of_epoch and done.epoch + 1 >= view.num_epochs
         evaluate_if_due(setup, view, step, ends_stage)
+        save_if_best(setup, view, step)
         if ends_stage and not _open_next_stage(setup, view, done):
             _finish(setup, view, done)
             break
@@ -66,24 +62,6 @@ def train(setup: TrainerSetup) -> RunOutcome:
         _complete(setup, view, plan, groups, batch, metrics, timings_ms)
         step = plan.step
     return RunOutcome.COMPLETED
-
-
-def _restore(setup: TrainerSetup, view: RunView) -> int:
-    """Load the last complete checkpoint, or write that of step 0 if there is none; returns its step."""
-    checkpoint = latest_complete(setup.checkpoints)
-    if checkpoint is None:
-        if view.weights_digest not in ("", setup.engine.digest()):
-            raise DigestMismatch(f"run {setup.run_id} started from weights {view.weights_digest}, but the policy given "
-                                 f"has {setup.engine.digest()}")
-        _write_checkpoint(setup, view, 0, b"")
-        return 0
-    load_weights(checkpoint, setup.engine.model)
-    setup.engine.load_state_dict(load_training_state(checkpoint)["engine"])
-    announcement = load_announcement(checkpoint)
-    if announcement:
-        _announce(setup, view, decode(announcement))
-    view.forget_before(checkpoint.step + 1)
-    return checkpoint.step
 
 
 def _next_plan(setup: TrainerSetup, view: RunView, step: int) -> BatchPlanned | None:
@@ -158,24 +136,9 @@ def _complete(
         raise DigestMismatch(f"step {plan.step}: the log says weights {recorded.weights_digest}, learning it again "
                              f"gave {done.weights_digest}; same packages, machine and settings as before?")
     if is_due:
-        _write_checkpoint(setup, view, plan.step, encode(recorded or done))
-    _announce(setup, view, done)
+        save(setup, view, plan.step, encode(recorded or done))
+    announce(setup, view, done)
     view.forget_before(plan.step + 1)
-
-
-def _write_checkpoint(setup: TrainerSetup, view: RunView, step: int, announcement: bytes) -> None:
-    cursor = {f"{place.topic}/{place.partition}": offset for place, offset in sorted(setup.reader.cursor.items())}
-    write_checkpoint(
-        setup.checkpoints, step, setup.engine.model, setup.tokenizer,
-        {"engine": setup.engine.state_dict(), "cursor": cursor}, announcement, setup.config.keep_checkpoints,
-        view.best_step(HELDOUT) if setup.config.keep_best else None,
-    )
-
-
-def _announce(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
-    if done.step not in view.steps:
-        setup.log.append([done])
-        view.hear([done])
 
 
 def _open_next_stage(setup: TrainerSetup, view: RunView, done: StepCompleted) -> bool:
@@ -190,7 +153,7 @@ def _open_next_stage(setup: TrainerSetup, view: RunView, done: StepCompleted) ->
 def _finish(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
     end = make(
         RunFinished, setup.run_id, caused_by=done.event_id, outcome=RunOutcome.COMPLETED, step=done.step,
-        epoch=done.epoch, reason=f"all {view.num_epochs} epochs trained", weights_digest=setup.engine.digest(),
+        epoch=done.epoch, reason=f"all {view.num_epochs} epochs trained", weights_digest=done.weights_digest,
     )
     setup.log.append([end])
     view.hear([end])

@@ -125,6 +125,15 @@ class RunView:
         return len(self.trajectories), len(self.groups), *self.dispatch.size
 
     @property
+    def cursor(self) -> dict[str, int]:
+        """How many different events were heard of each kind that whoever wrote it keeps, and that is never forgotten here.
+
+        Plans are left out: the pool decides those again that a broker lost.
+        """
+        return {"TaskSeeded and TaskSynthesized": len(self.tasks), "StageStarted": len(self.stages),
+                "StepCompleted": len(self.steps), "EvaluationCompleted": len(self.evaluations)}
+
+    @property
     def next_step(self) -> int:
         """The first step that is not completed."""
         return max(self.steps, default=0) + 1
