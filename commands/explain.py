@@ -10,6 +10,7 @@ from rich.console import Console
 
 from commands.analysis import mendable
 from commands.source import FACTS, open_source, the_run
+from streams.chronicle import Chronicle
 from streams.explain import UnknownMoment, explain
 from streams.replay import Recording
 
@@ -23,13 +24,18 @@ def show(task_id: str, step: int, name: str | None, run_id: str, runs: Path, as_
         ConfigError: the run has no such step or task.
     """
     source = open_source(name, runs)
-    recording = Recording(the_run(source, run_id)).add(source.records(FACTS))
+    own = the_run(source, run_id)
+    recording = Recording(own).add(source.records(FACTS))
     with mendable(UnknownMoment):
         answers = explain(recording, task_id, step)
+    start = Chronicle().add(e for e in source.events(("runs",)) if e.run_id == own).fork_at(step)
+    parent = start.parent_run_id if start else ""
     if as_json:
-        print(json.dumps({"task_id": task_id, "step": step, "answers": [asdict(answer) for answer in answers]}))
+        print(json.dumps({"task_id": task_id, "step": step, "shared_with": parent, "answers": [asdict(a) for a in answers]}))
         return
     console.print(f"task {task_id} after step {step}", highlight=False, markup=False, soft_wrap=True)
+    if parent:
+        console.print(f"shared with run {parent}, which decided it under its own settings; here by those of the fork", highlight=False)
     for answer in answers:
         verdict = "[green]yes[/green]" if answer.verdict else "[red]no[/red]"
         console.print(f"{answer.question:>9}: {verdict} ", end="")

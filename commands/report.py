@@ -18,7 +18,7 @@ from rich.console import Console
 from commands.charts import STYLE, Series, line_chart, stacked_bars, strip_chart
 from commands.folder import find_run
 from streams.series import ZONES, EpochRow, epoch_rows, reward_by_step, variance_table
-from streams.summary import RunFacts, summary_of
+from streams.summary import RunFacts, fork_text, summary_of
 
 PAGE_STYLE = (
     STYLE
@@ -248,6 +248,8 @@ def facts_section(facts: RunFacts, summary: dict) -> str:
     """What is needed to repeat the run."""
     started = facts.started
     rows: list[tuple[str, object]] = [("run", summary["run_id"]), ("outcome", summary["outcome"])]
+    if summary["fork"]:
+        rows.append(("forked", fork_text(summary["fork"])))
     if started is not None:
         rows += [
             ("seed", str(started.seed)),
@@ -322,6 +324,7 @@ def report_html(facts: RunFacts) -> str:
     lead = (
         f"{summary['outcome']}; {figure(summary['tasks_seeded'])} human tasks, {figure(summary['steps'])} steps, "
         f"{figure(summary['tasks_synthesized'])} variants made at the capability boundary"
+        + (f"; forked: {fork_text(summary['fork'])}" if summary["fork"] else "")
     )
     body = tiles(summary) + f"<main>{panels(facts)}{facts_section(facts, summary)}{config_section(facts)}</main>"
     return page(f"Run {summary['run_id']}", lead, body)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from streams.pool import Pool
-from streams.summary import RunFacts, reward_by_epoch
+from streams.summary import RunFacts, fork_text, reward_by_epoch
 
 ZONE_STYLE = {"hard": "red", "boundary": "yellow", "mastered": "green", "unknown": "dim"}
 
@@ -145,6 +145,8 @@ def summary_table(summary: dict) -> Table:
         ("conservation", f"{summary['conservation']['missing']} missing, {summary['conservation']['duplicate']} duplicate"),
         ("weights", summary["weights_digest"][:16]),
     ]
+    if summary["fork"]:
+        rows.append(("forked", fork_text(summary["fork"])))
     for row in rows:
         table.add_row(*row)
     return table

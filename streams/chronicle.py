@@ -32,6 +32,7 @@ class Chronicle:
 
     Attributes:
         config: pool settings of the run.
+        started: RunStarted, if it was fed.
         tasks: the event that brought a task in, by task id.
         groups: by group id; ``groups_of`` the same by task id, in step order.
         group_of: group id by trajectory id.
@@ -46,6 +47,7 @@ class Chronicle:
     """
 
     config: PoolConfig = PoolConfig()
+    started: RunStarted | None = None
     tasks: dict[str, TaskSeeded | TaskSynthesized] = field(default_factory=dict)
     groups: dict[str, RolloutGroupCompleted] = field(default_factory=dict)
     groups_of: dict[str, list[RolloutGroupCompleted]] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class Chronicle:
     def _place(self, event: Event) -> None:
         match event:
             case RunStarted():
+                self.started = event
                 self.config = PoolConfig.model_validate(json.loads(event.config_json).get("pool", {}))
             case TaskSeeded():
                 self.tasks.setdefault(event.task.task_id, event)
@@ -116,6 +119,10 @@ class Chronicle:
                 self.retired.setdefault(event.task_id, event)
             case RolloutsDropped():
                 self.dropped.setdefault(event.group_id, event)
+
+    def fork_at(self, step: int) -> RunStarted | None:
+        """The run's start, if it shares a step with a parent."""
+        return self.started if self.started and self.started.parent_run_id and step <= self.started.forked_at_step else None
 
     def evidence(self, group: RolloutGroupCompleted) -> dict[str, object]:
         """The numbers of a group as the pool reads them; what was valid alone where it is no observation."""

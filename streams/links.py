@@ -17,6 +17,7 @@ from schemas.events import (
     VariantRejected,
 )
 from streams.chronicle import Chronicle
+from streams.fork import ForkMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,19 +240,35 @@ def learned(run: Chronicle, group: RolloutGroupCompleted) -> tuple[Link, ...]:
     return trained(run, group.step)
 
 
+def shared_says(run: Chronicle, step: int) -> str:
+    """That a step is shared with the run this one was forked from; empty for a step of its own."""
+    start = run.fork_at(step)
+    if start is None:
+        return ""
+    how = "off-policy, with the rollouts" if start.fork_mode == ForkMode.RETRAIN.value else "as part"
+    return f", {how} of run {start.parent_run_id}"
+
+
+def shared_facts(run: Chronicle, step: int) -> dict[str, object]:
+    """Parent and mode of a fork, for a step that it shares."""
+    start = run.fork_at(step)
+    return {"parent_run_id": start.parent_run_id, "fork_mode": start.fork_mode} if start else {}
+
+
 def trained(run: Chronicle, step: int) -> tuple[Link, ...]:
     """The update of a step, if it was applied."""
     done = run.steps.get(step)
     if done is None:
         return ()
     size = f"{done.num_trajectories} rollouts of {done.num_groups} tasks"
-    says = f"trained in step {step}: {size}, weights {done.weights_digest[:12]}"
+    says = f"trained in step {step}{shared_says(run, step)}: {size}, weights {done.weights_digest[:12]}"
     return (
         Link(
             "step",
             str(step),
             says,
             {
+                **shared_facts(run, step),
                 "step": step,
                 "epoch": done.epoch,
                 "policy_version": done.policy_version,

@@ -80,7 +80,7 @@ def _read(pool: Pool, plans: list[EpochPlanned]) -> Counterfactual:
         (e.step, task_id) for task_id, observations in pool.observations.items() for e in observations if e.zone is Zone.BOUNDARY}
     result.variance = zone_variance(seen)
     result.mean_reward = math.fsum(e.mean for e in seen) / len(seen) if seen else None
-    bare = changed(pool, signals=type(pool.signals)(), signalled=type(pool.signalled)())
+    bare = pool._replace(signals=type(pool.signals)(), signalled=type(pool.signalled)())
     for step in sorted(pool.steps):
         chosen = due_signals(bare, pool.batches[step])
         for signal in chosen:
@@ -95,11 +95,6 @@ def _read(pool: Pool, plans: list[EpochPlanned]) -> Counterfactual:
     return result
 
 
-def changed(pool: Pool, **values: object) -> Pool:
-    """The pool with some of its fields replaced."""
-    return Pool(**{name: getattr(pool, name) for name in Pool.__annotations__} | values)
-
-
 def _decided(pool: Pool, plan: EpochPlanned, signals: set[tuple[int, str]]) -> EpochDecision | None:
     """The decision of an epoch from what was known when it was planned, and from the variants of these signals."""
     earlier = {number: event for number, event in pool.epochs.items() if number < plan.epoch}
@@ -108,8 +103,8 @@ def _decided(pool: Pool, plan: EpochPlanned, signals: set[tuple[int, str]]) -> E
     tasks = {task_id: task for task_id, task in pool.tasks.items() if task.position[0] < plan.first_step}
     asked_for = {t: at for t, at in pool.generated.items() if (at[0], pool.tasks[t].parent_task_id) in signals}
     make_map = type(pool.epochs)
-    then = changed(
-        pool, epochs=make_map(earlier), generated=make_map(asked_for),
+    then = pool._replace(
+        epochs=make_map(earlier), generated=make_map(asked_for),
         observations=make_map({t: seen for t, seen in known.items() if seen}),
         retired=make_map(gone), tasks=make_map(tasks), last_epoch=max(earlier, default=-1), last_step=plan.first_step - 1)
     stage = stage_at(then, plan.epoch)

@@ -22,6 +22,7 @@ from schemas.events import (
 )
 from streams.boundary import zone_variance
 from streams.conservation import Ledger
+from streams.fork import ForkMode
 from streams.lifecycle import live_generated, queue_of
 from streams.pool import Pool, apply, initial
 
@@ -109,6 +110,24 @@ class RunFacts:
         return sum(len(plan.injected) for plan in self.pool.epochs.values())
 
 
+def fork_of(started: RunStarted | None) -> dict | None:
+    """Whose past a run shares, up to which step and how; ``None`` for a run of its own.
+
+    A ``retrain`` learned the shared steps from the parent's rollouts: it is ``off_policy`` there.
+    """
+    if started is None or not started.parent_run_id:
+        return None
+    return {
+        "parent_run_id": started.parent_run_id, "at_step": started.forked_at_step, "mode": started.fork_mode,
+        "off_policy": started.fork_mode == ForkMode.RETRAIN.value}
+
+
+def fork_text(fork: dict) -> str:
+    """Whose past a run shares, in one sentence."""
+    how = "learned again from its rollouts, off-policy" if fork["off_policy"] else "taken over with its weights"
+    return f"steps 1 to {fork['at_step']} of {fork['parent_run_id']}, {how}"
+
+
 def summary_of(facts: RunFacts) -> dict:
     """The figures of ``summary.json``; a figure that was not measured is ``None``."""
     observed = [e for seen in facts.pool.observations.values() for e in seen]
@@ -117,6 +136,7 @@ def summary_of(facts: RunFacts) -> dict:
     missing, duplicate = facts.ledger.missing(), facts.ledger.duplicate()
     return {
         "run_id": facts.started.run_id if facts.started else "",
+        "fork": fork_of(facts.started),
         "outcome": facts.finished.outcome.value if facts.finished else "unfinished",
         "reward_first": facts.seed_reward(epochs[0]) if epochs else None,
         "reward_last": facts.seed_reward(epochs[-1]) if epochs else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -10,13 +11,18 @@ from rich.console import Console
 
 from commands import explain, fork
 from commands.config import ConfigError, load_config
-from commands.fork import events_of, start_of
 from commands.folder import RunFolder
+from commands.fork import events_of, start_of
+from commands.report import report_html
+from commands.view import summary_table
 from schemas import Event
 from schemas.events import BatchPlanned, TaskSynthesized
-from streams.fork import ForkMode, NothingToFork
+from streams.chronicle import Chronicle
+from streams.fork import ForkMode, NothingToFork, renamed, shared_past
+from streams.lineage import lineage
 from streams.log import LogGap
 from streams.pool_config import PoolConfig
+from streams.summary import RunFacts, summary_of
 from tests.streams.recorded import SETTINGS, record_run
 from tests.streams.scripted import of
 from tests.trainer.toys import toy_model
@@ -96,3 +102,29 @@ def test_a_forks_shared_past_is_explained_as_its_parents(parent: RunFolder, caps
     assert len(asked) > 10 and ends
     for task_id, step in sorted(asked):
         assert answers(made, task_id, step, capsys) == answers(parent, task_id, step, capsys), (task_id, step)
+
+
+@pytest.mark.parametrize(("mode", "words"), [(ForkMode.RETRAIN, "off-policy"), (ForkMode.CONTINUE, "as part of run run-1")])
+def test_a_person_sees_that_a_run_shares_the_past_of_another_and_whether_off_policy(
+    parent: RunFolder, mode: ForkMode, words: str, capsys: pytest.CaptureFixture
+) -> None:
+    events = events_of(parent)
+    opening = fork.opening_of(start_of(events), parent, "run-2", load_config(None, {}, []), AT, mode)
+    facts = RunFacts().add([opening, *renamed(shared_past(events, AT, ForkMode.CONTINUE), "run-2")])
+    summary = summary_of(facts)
+    assert summary["fork"] == {"parent_run_id": "run-1", "at_step": AT, "mode": mode.value, "off_policy": mode is ForkMode.RETRAIN}
+    assert summary_of(RunFacts().add(events))["fork"] is None
+    assert "steps 1 to 5 of run-1" in report_html(facts) and "of run-1" not in report_html(RunFacts().add(events))
+    console = Console(record=True, width=200, file=io.StringIO())
+    console.print(summary_table(summary))
+    assert "steps 1 to 5 of run-1" in console.export_text()
+    run = Chronicle().add([opening, *renamed(shared_past(events, AT, ForkMode.CONTINUE), "run-2")])
+    told = lineage(run, f"step:{AT}")
+    assert words in told.says and told.facts["parent_run_id"] == "run-1" and told.facts["fork_mode"] == mode.value
+    assert "run-1" not in lineage(Chronicle().add(events), f"step:{AT}").says
+
+
+def test_explain_says_that_a_step_was_decided_in_the_parent(parent: RunFolder, capsys: pytest.CaptureFixture) -> None:
+    made, console = forked(parent), Console(record=True, width=200, file=io.StringIO())
+    explain.show("run-1-seed-0", 1, str(made.path), "", Path("none"), False, console)
+    assert "shared with run run-1" in console.export_text()
