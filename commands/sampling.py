@@ -28,14 +28,21 @@ def scratch_folder(config: RunConfig, run_id: str, name: str) -> Path:
 def served(config: RunConfig, template: Template, url: str) -> VllmServerSampler:
     """The sampler of one server."""
     vllm = config.trainer.vllm
-    return VllmServerSampler(url, template, vllm.message_deadline_s, vllm.max_concurrency)
+    return VllmServerSampler(url, template, vllm.message_deadline_s, vllm.max_concurrency, needs_version=True)
 
 
 def in_process(config: RunConfig, run_id: str, name: str, policy: Policy) -> VllmEngineSampler:
-    """vLLM in this process, begun with the weights of a policy."""
+    """vLLM in this process, shown to sample with the weights it is sent; it holds no version yet.
+
+    Raises:
+        WeightSyncFailed: it does not sample with them.
+    """
     vllm, folder = config.trainer.vllm, scratch_folder(config, run_id, name)
     write_serving_copy(policy.model, folder, policy.tokenizer)
-    return VllmEngineSampler(vllm_engine(folder, dict(vllm.engine)), policy.template, folder, vllm.probe_tolerance)
+    sampler = VllmEngineSampler(
+        vllm_engine(folder, dict(vllm.engine)), policy.template, folder, vllm.probe_tolerance, vllm.sync_deadline_s)
+    sampler.prove_way(policy.model)
+    return sampler
 
 
 def server_syncs(config: RunConfig, run_id: str) -> tuple[WeightSync, ...]:

@@ -100,9 +100,16 @@ class ServerWeights:
         self.sampler = sampler
 
     def follow(self, synced: Sequence[WeightsSynced]) -> int | None:
-        """See :class:`trainer.rollout_worker.HeldWeights`."""
-        versions = [event.policy_version for event in synced if event.target == self.sampler.url]
-        return max(versions, default=None)
+        """See :class:`trainer.rollout_worker.HeldWeights`. What the server is labelled with counts, if it was announced.
+
+        A server that was started again, or has not been labelled in this run, holds no version until the trainer brings one.
+
+        Raises:
+            VllmError: the server cannot be reached.
+        """
+        announced = {event.policy_version for event in synced if event.target == self.sampler.url}
+        version = self.sampler.version() if announced else None
+        return version if version in announced else None
 
 
 class EngineWeights:
@@ -119,7 +126,7 @@ class EngineWeights:
         """See :class:`trainer.rollout_worker.HeldWeights`.
 
         Raises:
-            WeightSyncFailed: the engine did not load a version that is there.
+            WeightSyncFailed: the engine did not load a version that is there, or does not score its probe as the trainer did.
         """
         wanted = newest(synced, "folder")
         if wanted is None or wanted.policy_version == self.sampler.version:

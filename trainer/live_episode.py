@@ -75,19 +75,27 @@ class LiveEpisode:
         self._logprobs += logprobs
         self._mask += [mask] * len(ids)
 
-    def accept(self, prompt_ids: Sequence[int], ids: Sequence[int], logprobs: Sequence[float], version: int | None) -> None:
+    def accept(
+        self, prompt_ids: Sequence[int], ids: Sequence[int], logprobs: Sequence[float], ended: str, version: int | None
+    ) -> None:
         """Take a sampled message: record it, give it to the episode, show what follows.
+
+        A message that ended neither with a stop token nor at its longest, as one that was aborted, breaks the episode.
 
         Args:
             prompt_ids: what the engine says it continued.
             ids: the message, its stop token included.
             logprobs: one for each of ``ids``, nats.
+            ended: the engine's reason: stop, length, or what broke it off.
             version: policy version it was sampled under; ``None`` if that is not known here.
 
         Raises:
             NotWhatWasAsked: the engine continued another prompt, or gave no message of the kind asked for.
         """
-        self._check(prompt_ids, ids, logprobs)
+        if ended not in ("stop", "length") or (ended == "length" and len(ids) != self.room):
+            self.fail(f"message {self.num_messages}: the engine broke it off after {len(ids)} tokens: {ended}")
+            return
+        self._check(prompt_ids, ids, logprobs, ended)
         if version is not None and (not self._spans or self._spans[-1][1] != version):
             self._spans.append((len(self.ids), version))
         self._extend(ids, logprobs, 1)
@@ -103,7 +111,7 @@ class LiveEpisode:
         if not episode.done:
             self._show(self._template.incoming_ids(episode.incoming))
 
-    def _check(self, prompt_ids: Sequence[int], ids: Sequence[int], logprobs: Sequence[float]) -> None:
+    def _check(self, prompt_ids: Sequence[int], ids: Sequence[int], logprobs: Sequence[float], ended: str) -> None:
         where = f"{self.request.stream_key}, message {self.num_messages}"
         if list(prompt_ids) != self.ids:
             raise NotWhatWasAsked(f"{where}: sampling went on from {len(prompt_ids)} tokens that are not the "
@@ -113,6 +121,8 @@ class LiveEpisode:
                                   "tokens with one each were asked for")
         if any(id_ in self._template.stop_ids for id_ in ids[:-1]):
             raise NotWhatWasAsked(f"{where}: sampling went on behind a stop token")
+        if ended == "stop" and ids[-1] not in self._template.stop_ids:
+            raise NotWhatWasAsked(f"{where}: sampling stopped at {ids[-1]}, which is no stop token")
         if not all(np.isfinite(logprob) and logprob <= 1e-4 for logprob in logprobs):
             raise NotWhatWasAsked(f"{where}: a log-probability is not one")
 

@@ -9,6 +9,8 @@ import httpx
 
 BACKENDS_OWN_DEADLINE_S = 10.0
 MAX_ERROR_CHARS = 2_000
+PROVING, UNPROVEN = "proving", "unproven"
+"""Labels of weights that are being proven, and of weights that are in doubt."""
 
 
 class VllmError(RuntimeError):
@@ -26,8 +28,8 @@ class ServerFacts:
     Attributes:
         model: Name it serves the policy under.
         max_tokens: Longest sequence it takes, tokens.
-        logprobs_mode: What its log-probabilities are of, as vLLM names it.
-        world_size: Its number of ranks.
+        logprobs_mode: What its log-probabilities are of, as vLLM names it; empty without developer mode.
+        world_size: Its number of ranks; 0 without developer mode.
     """
 
     model: str
@@ -99,30 +101,47 @@ class VllmClient:
         """Ask to do something; see :func:`checked`."""
         return self._send("POST", path, deadline_s, json=dict(body or {}), params=dict(params or {}))
 
-    def facts(self, deadline_s: float = BACKENDS_OWN_DEADLINE_S) -> ServerFacts:
+    def facts(self, deadline_s: float = BACKENDS_OWN_DEADLINE_S, needs_developer_mode: bool = True) -> ServerFacts:
         """What the server says of itself.
 
+        Args:
+            deadline_s: longest wait for each question, seconds.
+            needs_developer_mode: weight updates and versions do; without it the model's name and length are enough.
+
         Raises:
-            VllmError: it does not say what is needed; weight updates and this question need its developer mode.
+            VllmError: it does not say what is needed.
         """
         try:
             served = self.get("/v1/models", deadline_s)["data"][0]
-            config = self.get("/server_info?config_format=json", deadline_s)["vllm_config"]
-            return ServerFacts(
-                str(served["id"]), int(served["max_model_len"]), str(config["model_config"]["logprobs_mode"]),
-                int(config["parallel_config"]["world_size"]),
-            )
-        except VllmRefusal as error:
-            raise VllmError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1") from error
+            name, max_tokens = str(served["id"]), int(served["max_model_len"])
+            config = self._developer_config(deadline_s)
+            if config is not None:
+                mode, world_size = config["model_config"]["logprobs_mode"], config["parallel_config"]["world_size"]
+                return ServerFacts(name, max_tokens, str(mode), int(world_size))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise VllmError(f"{self.url} describes itself in an unknown way: {type(error).__name__}: {error}") from error
+        if needs_developer_mode:
+            raise VllmError(f"{self.url} has no /server_info: start the server with VLLM_SERVER_DEV_MODE=1")
+        return ServerFacts(name, max_tokens, "", 0)
+
+    def _developer_config(self, deadline_s: float) -> dict[str, dict] | None:
+        """Its settings; ``None`` without developer mode."""
+        try:
+            return self.get("/server_info?config_format=json", deadline_s)["vllm_config"]
+        except VllmRefusal:
+            return None
 
     def version(self, deadline_s: float = BACKENDS_OWN_DEADLINE_S) -> int | None:
         """The policy version the server is labelled with, or ``None`` if it was never given one of ours."""
         return version_in(self.get("/weight_info", deadline_s))
 
 
+def label_in(answer: Mapping[str, object]) -> str:
+    """The label in an answer of ``/weight_info``; a server starts with ``default``."""
+    return str(answer.get("weight_version"))
+
+
 def version_in(answer: Mapping[str, object]) -> int | None:
-    """The policy version in an answer of ``/weight_info``; a server starts with the label ``default``."""
-    label = str(answer.get("weight_version"))
+    """The policy version in an answer of ``/weight_info``; ``None`` if the label is not one."""
+    label = label_in(answer)
     return int(label) if label.isdecimal() else None

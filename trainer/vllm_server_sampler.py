@@ -2,12 +2,15 @@
 
 Each message is one request that continues exactly the tokens of its episode. The server's answer names the prompt it
 continued, which must be those tokens. The label of the weights is read before and behind every message; a message in
-whose time the weights changed counts as sampled under the older ones.
+whose time the weights changed counts as sampled under the older ones. In a run every message must have a version: a
+server that carries none, as one that was started again, is not sampled from, and while weights are being proven a
+message waits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 import httpx
@@ -15,10 +18,11 @@ import httpx
 from trainer.live_episode import LiveEpisode, NotWhatWasAsked, logprobs_misfit
 from trainer.sampler import OnProgress, OnRollout, Rollout, RolloutRequest, SamplingParams
 from trainer.template import Template
-from trainer.vllm_client import ServerFacts, VllmClient, VllmError, VllmRefusal, checked, version_in
+from trainer.vllm_client import PROVING, ServerFacts, VllmClient, VllmError, VllmRefusal, checked, label_in, version_in
 
 COMPLETIONS = "/v1/completions"
 NUM_TRIES = 3
+PROVING_POLL_S = 0.2
 
 
 class VllmServerSampler:
@@ -31,21 +35,31 @@ class VllmServerSampler:
         max_concurrency: most requests at a time.
         client: for the questions before sampling; made from the address if not given.
         transport: for tests; the network if not given.
+        needs_version: whether every message must have a policy version, as in a run; needs the server's developer mode.
     """
 
     def __init__(
         self, url: str, template: Template, deadline_s: float = 300.0, max_concurrency: int = 256,
         client: VllmClient | None = None, transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
+        needs_version: bool = False,
     ) -> None:
-        self.url = url.rstrip("/")
+        self.url, self._needs_version = url.rstrip("/"), needs_version
         self._template, self._deadline_s, self._max_concurrency = template, deadline_s, max_concurrency
         self._client, self._transport = client or VllmClient(url), transport
         self._facts: ServerFacts | None = None
 
     def facts(self) -> ServerFacts:
         """What the server says of itself; asked once."""
-        self._facts = self._facts or self._client.facts()
+        self._facts = self._facts or self._client.facts(needs_developer_mode=self._needs_version)
         return self._facts
+
+    def version(self) -> int | None:
+        """The policy version the server is labelled with now, or ``None``.
+
+        Raises:
+            VllmError: it cannot be reached, or has no developer mode.
+        """
+        return self._client.version()
 
     def rollout(
         self, requests: Sequence[RolloutRequest], params: SamplingParams, on_progress: OnProgress | None = None,
@@ -59,7 +73,7 @@ class VllmServerSampler:
             VllmError: the server cannot be reached, or breaks.
             NotWhatWasAsked: it samples something else than it was asked for.
         """
-        misfit = logprobs_misfit(self.facts().logprobs_mode, params)
+        misfit = logprobs_misfit(self.facts().logprobs_mode, params) if self.facts().logprobs_mode else ""
         if misfit:
             raise NotWhatWasAsked(f"{self.url}: {misfit}")
         episodes = [LiveEpisode(request, self._template, params, self.facts().max_tokens) for request in requests]
@@ -95,15 +109,31 @@ class VllmServerSampler:
                 raise errors.exceptions[0] from None
 
     async def _message(self, http: httpx.AsyncClient, episode: LiveEpisode, params: SamplingParams) -> None:
-        before = version_in(await self._ask(http, "GET", "/weight_info"))
+        before = await self._version(http)
         try:
             answer = await self._ask(http, "POST", COMPLETIONS, json=self._body(episode, params))
         except VllmRefusal as error:
             episode.fail(f"message {episode.num_messages}: {error}")
             return
-        after = version_in(await self._ask(http, "GET", "/weight_info"))
-        prompt_ids, ids, logprobs = message_in(answer)
-        episode.accept(prompt_ids, ids, logprobs, before if after is None or before is None else min(before, after))
+        after = await self._version(http)
+        episode.accept(*message_in(answer), before if after is None or before is None else min(before, after))
+
+    async def _version(self, http: httpx.AsyncClient) -> int | None:
+        """The version the server is labelled with; in a run waits for one that is being proven, and takes no other label."""
+        if not self.facts().logprobs_mode:
+            return None
+        give_up_s = time.monotonic() + self._deadline_s
+        while True:
+            answer = await self._ask(http, "GET", "/weight_info")
+            version, label = version_in(answer), label_in(answer)
+            if version is not None or not self._needs_version:
+                return version
+            if label != PROVING:
+                raise VllmError(f"{self.url} carries the label {label!r} instead of a version: it was started again, or its "
+                                "weights are in doubt; the trainer brings it up to date after its step, or when the run is resumed")
+            if time.monotonic() > give_up_s:
+                raise VllmError(f"{self.url}: its new weights were not proven within {self._deadline_s:g} s")
+            await asyncio.sleep(PROVING_POLL_S)
 
     def _body(self, episode: LiveEpisode, params: SamplingParams) -> dict[str, object]:
         """Everything that decides what is sampled is said, so that no default of server or model has a say."""
@@ -129,14 +159,15 @@ class VllmServerSampler:
         raise AssertionError("the last try returns or raises")
 
 
-def message_in(answer: dict[str, object]) -> tuple[list[int], list[int], list[float]]:
-    """Prompt ids, message ids and log-probabilities in an answer.
+def message_in(answer: dict[str, object]) -> tuple[list[int], list[int], list[float], str]:
+    """Prompt ids, message ids, log-probabilities, and how the message ended, in an answer.
 
     Raises:
         NotWhatWasAsked: the answer lacks them.
     """
     try:
         choice = answer["choices"][0]
-        return list(choice["prompt_token_ids"]), list(choice["token_ids"]), list(choice["logprobs"]["token_logprobs"])
+        logprobs = choice["logprobs"]["token_logprobs"] if choice["token_ids"] else ()
+        return list(choice["prompt_token_ids"]), list(choice["token_ids"]), list(logprobs), str(choice["finish_reason"])
     except (KeyError, IndexError, TypeError) as error:
         raise NotWhatWasAsked(f"the answer lacks {error}; vLLM from 0.10 on knows return_token_ids") from error

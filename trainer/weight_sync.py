@@ -1,12 +1,15 @@
 """New weights to where they are sampled from: a folder, a vLLM server. Either a version is there, proven, or it is not.
 
 Every step has a deadline, and an error carries the server's own words. A server is paused until its requests have ended,
-takes the weights, forgets its prefix cache, is labelled, and goes on. Then it samples a probe, and its log-probabilities
-must be the trainer's. A server whose weights are in doubt stays paused, and no version is announced.
+takes the weights, forgets its prefix cache and goes on. Then it samples a probe, and only if its log-probabilities are the
+trainer's is it labelled with the version; until then samplers wait. A server that does not carry the label it was given
+last, as at the start of a trainer or when it was started again, is first sent marked weights (:mod:`trainer.weight_proof`).
+A server whose weights are in doubt stays paused, and no version is announced.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -14,20 +17,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from trainer.causal_lm import halves
 from trainer.live_episode import NotWhatWasAsked
-from trainer.logprobs import padded, score
 from trainer.serving_copy import write_serving_copy
-from trainer.vllm_client import VllmClient, VllmError
+from trainer.vllm_client import PROVING, UNPROVEN, VllmClient, VllmError
 from trainer.vllm_server_sampler import COMPLETIONS, message_in
+from trainer.weight_proof import (
+    PROBE_TOKENS,
+    PROMPT_TOKENS,
+    SEED,
+    Ask,
+    own_logprobs,
+    probe_gap,
+    probe_ids,
+    takes_weights,
+)
 
-UNPROVEN = "unproven"
-DIGEST_FILE = "weights_digest"
-PROBE_PROMPT_TOKENS, PROBE_TOKENS, PROBE_SEED = 24, 8, 20_260_619
+DIGEST_FILE, PROBE_FILE = "weights_digest", "probe.json"
 
 
 class WeightSyncFailed(RuntimeError):
@@ -91,6 +98,7 @@ class FolderSync:
             if not (path / DIGEST_FILE).exists() or (path / DIGEST_FILE).read_text() != digest:
                 shutil.rmtree(draft, ignore_errors=True)
                 write_serving_copy(model, draft, self._tokenizer)
+                (draft / PROBE_FILE).write_text(json.dumps(probe_of(model)))
                 (draft / DIGEST_FILE).write_text(digest)
                 shutil.rmtree(path, ignore_errors=True)
                 os.rename(draft, path)
@@ -138,12 +146,23 @@ class VllmSync:
 
     def sync(self, model: PreTrainedModel, version: int, digest: str) -> Synced:
         """See :class:`WeightSync`."""
-        self._update(model, version)
+        if not self._is_as_left(version):
+            self._prove_way(model, version)
+        self._bring(model, version)
         gap = self._prove(model, version)
+        self._label(version)
         self.version = version
         return Synced(self._client.url, self._transport, gap)
 
-    def _update(self, model: PreTrainedModel, version: int) -> None:
+    def _is_as_left(self, version: int) -> bool:
+        """Whether the server carries the label it was given here last; one that was started again does not."""
+        try:
+            return self.version is not None and self._client.version(self._settings.deadline_s) == self.version
+        except VllmError as error:
+            raise WeightSyncFailed(f"version {version}: not begun: {error}") from error
+
+    def _bring(self, model: PreTrainedModel, version: int) -> None:
+        """Weights into the paused server; behind this it samples from them, unlabelled."""
         client, deadline_s = self._client, self._settings.deadline_s
         try:
             client.post("/pause", deadline_s, params={"mode": "wait"})
@@ -151,10 +170,10 @@ class VllmSync:
             self._attempt("/resume")
             raise WeightSyncFailed(f"version {version}: not begun: {error}") from error
         try:
+            client.post("/update_weight_version", deadline_s, {"new_version": PROVING})
             self._transfer(client, model, deadline_s)
             if not client.post("/reset_prefix_cache", deadline_s).get("success"):
                 raise VllmError(f"POST /reset_prefix_cache at {client.url}: the server kept its cache")
-            client.post("/update_weight_version", deadline_s, {"new_version": str(version)})
             client.post("/resume", deadline_s)
         except (VllmError, OSError) as error:
             self._close()
@@ -163,24 +182,47 @@ class VllmSync:
                 "start it again if none does"
             ) from error
 
-    def _prove(self, model: PreTrainedModel, version: int) -> float:
+    def _prove_way(self, model: PreTrainedModel, version: int) -> None:
+        settings, url = self._settings, self._client.url
         try:
-            gap = probe_gap(self._client, model, self._settings)
+            is_taken = takes_weights(
+                lambda: self._bring(model, version), asked_of(self._client, settings), model, settings.temperature)
         except (VllmError, NotWhatWasAsked) as error:
             self._close()
             raise WeightSyncFailed(f"version {version}: the probe failed: {error}") from error
-        if not gap <= self._settings.tolerance:
+        if not is_taken:
+            self._close()
+            raise WeightSyncFailed(
+                f"version {version}: {url} said it took marked weights and does not sample with them; it is paused. On a CPU: "
+                "embeddings tied to the output head (serve what trainer.serving_copy writes)?")
+
+    def _prove(self, model: PreTrainedModel, version: int) -> float:
+        settings = self._settings
+        try:
+            gap = probe_gap(asked_of(self._client, settings), model, settings.temperature)
+        except (VllmError, NotWhatWasAsked) as error:
+            self._close()
+            raise WeightSyncFailed(f"version {version}: the probe failed: {error}") from error
+        if not gap <= settings.tolerance:
             self._close()
             raise WeightSyncFailed(
                 f"version {version}: {self._client.url} samples the probe with log-probabilities up to {gap:.3g} nats from "
-                f"the trainer's, {self._settings.tolerance:g} are allowed; it is paused. Another precision or --logprobs-mode "
-                "than the trainer's? On a CPU: embeddings tied to the output head (serve what trainer.serving_copy writes)?")
+                f"the trainer's, {settings.tolerance:g} are allowed; it is paused. Another precision or --logprobs-mode "
+                "than the trainer's?")
         return gap
+
+    def _label(self, version: int) -> None:
+        """From here on samplers go on."""
+        try:
+            self._client.post("/update_weight_version", self._settings.deadline_s, {"new_version": str(version)})
+        except VllmError as error:
+            self._close()
+            raise WeightSyncFailed(f"version {version}: {error}; {self._client.url} is paused") from error
 
     def _close(self) -> None:
         """Let nobody sample from weights that are in doubt."""
-        self._attempt("/pause", params={"mode": "abort"})
         self._attempt("/update_weight_version", body={"new_version": UNPROVEN})
+        self._attempt("/pause", params={"mode": "abort"})
 
     def _attempt(self, path: str, **values: object) -> None:
         """Ask once; the error that led here is the one that is told."""
@@ -190,33 +232,24 @@ class VllmSync:
             return
 
 
-def probe_ids(vocab_size: int) -> list[int]:
-    """A fixed prompt: ids spread over a vocabulary."""
-    return [(7_919 * number + 13) % vocab_size for number in range(PROBE_PROMPT_TOKENS)]
+def asked_of(client: VllmClient, settings: ServerSettings) -> Ask:
+    """How a server is asked for a probe; raises VllmError if it does not sample, NotWhatWasAsked if its answer lacks something."""
+
+    def ask(prompt: list[int], num_tokens: int) -> tuple[list[int], list[float]]:
+        answer = client.post(COMPLETIONS, settings.deadline_s, {
+            "model": client.facts(settings.deadline_s).model, "prompt": prompt, "max_tokens": num_tokens, "seed": SEED,
+            "temperature": settings.temperature, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "ignore_eos": True, "logprobs": 0,
+            "return_token_ids": True, "add_special_tokens": False})
+        _, ids, logprobs, _ = message_in(answer)
+        return ids, logprobs
+
+    return ask
 
 
-def probe_gap(client: VllmClient, model: PreTrainedModel, settings: ServerSettings) -> float:
-    """Largest difference between the server's log-probabilities of a message it samples and the model's own, nats.
-
-    Raises:
-        VllmError: the server does not sample.
-        NotWhatWasAsked: its answer lacks what is needed.
-    """
-    prompt = probe_ids(model.config.vocab_size)
-    answer = client.post(COMPLETIONS, settings.deadline_s, {
-        "model": client.facts(settings.deadline_s).model, "prompt": prompt, "max_tokens": PROBE_TOKENS, "seed": PROBE_SEED,
-        "temperature": settings.temperature, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "ignore_eos": True, "logprobs": 0,
-        "return_token_ids": True, "add_special_tokens": False})
-    _, ids, logprobs = message_in(answer)
-    return float(np.abs(own_logprobs(model, prompt, ids, settings.temperature) - np.array(logprobs, np.float64)).max())
-
-
-def own_logprobs(model: PreTrainedModel, prompt: list[int], ids: list[int], temperature: float) -> np.ndarray:
-    """The model's log-probabilities of ``ids`` behind ``prompt``, shape (len(ids),), float64."""
-    policy = halves(model)
-    tokens = padded([np.array(prompt + ids)], [np.array([0] * len(prompt) + [1] * len(ids))], policy.device)
-    with torch.no_grad():
-        return score(policy, tokens, temperature).logprobs_N.double().cpu().numpy()
+def probe_of(model: PreTrainedModel) -> dict[str, list]:
+    """A fixed text and the model's log-probabilities of its last tokens, for whoever loads the weights elsewhere."""
+    ids = probe_ids(model.config.vocab_size, PROMPT_TOKENS + PROBE_TOKENS)
+    return {"token_ids": ids, "logprobs": own_logprobs(model, ids[:PROMPT_TOKENS], ids[PROMPT_TOKENS:]).tolist()}
 
 
 def by_files(folder: Path) -> Callable[[VllmClient, PreTrainedModel, float], None]:

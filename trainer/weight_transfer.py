@@ -7,9 +7,9 @@ control calls to the server (each with a deadline), and the parameters of a mode
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
 
 import torch
 from transformers import PreTrainedModel
@@ -108,18 +108,29 @@ class NcclTransfer:
 def within(deadline_s: float, what: str, work: Callable[[], object]) -> object:
     """Do something that cannot be interrupted in a thread of its own, and stop waiting for it after a deadline.
 
+    The thread keeps no process alive: one that is given up on ends with its process.
+
     Raises:
-        VllmError: it took too long, or NCCL failed.
+        VllmError: it took too long, or failed.
     """
-    pool = ThreadPoolExecutor(max_workers=1)
+    answers: queue.SimpleQueue[tuple[object, Exception | None]] = queue.SimpleQueue()
+    broken = VllmError(f"{what}: it broke off; the traceback is above")
+
+    def answer() -> None:
+        try:
+            answers.put((work(), None))
+        except (RuntimeError, ValueError, OSError) as error:
+            answers.put((None, error))
+        finally:
+            answers.put((None, broken))
+
+    threading.Thread(target=answer, name=what, daemon=True).start()
     try:
-        future: Future = pool.submit(work)
-        return future.result(deadline_s)
-    except FutureTimeout as error:
-        raise VllmError(f"{what}: not done within {deadline_s:g} s; start trainer and server again") from error
-    except (RuntimeError, ValueError) as error:
-        if isinstance(error, VllmError):
-            raise
+        value, error = answers.get(timeout=deadline_s)
+    except queue.Empty as silence:
+        raise VllmError(f"{what}: not done within {deadline_s:g} s; start it again") from silence
+    if isinstance(error, VllmError):
+        raise error
+    if error is not None:
         raise VllmError(f"{what}: {type(error).__name__}: {error}") from error
-    finally:
-        pool.shutdown(wait=False)
+    return value

@@ -96,5 +96,6 @@ class FakeVllm:
                 break
         sampled = ids[len(body["prompt"]):]
         assert all(0 <= id_ < NUM_IDS for id_ in sampled)
-        choice = {"prompt_token_ids": body["prompt"], "token_ids": sampled, "logprobs": {"token_logprobs": logprobs}}
+        choice = {"prompt_token_ids": body["prompt"], "token_ids": sampled, "logprobs": {"token_logprobs": logprobs},
+                  "finish_reason": "stop" if sampled[-1] in stops else "length"}
         return {"choices": [self.change_answer(choice)]}

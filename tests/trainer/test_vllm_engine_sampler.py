@@ -2,19 +2,27 @@
 
 import json
 import os
+import shutil
 import subprocess
+import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from schemas import make
+from schemas.events import WeightsSynced
+from tests.trainer.engine_probe import gap_of
 from tests.trainer.fake_vllm import FakeVllm
 from tests.trainer.test_vllm_server import policy_folder as policy_folder
 from tests.trainer.test_vllm_server_sampler import PARAMS, requests_of
 from tests.trainer.toys import ToyTemplate, toy_model
 from tests.trainer.vllm_server import ENVIRONMENT, MISSING, PYTHON, ROOT
+from trainer.held_weights import EngineWeights
 from trainer.live_episode import NotWhatWasAsked
 from trainer.vllm_engine_sampler import VllmEngineSampler
-from trainer.weight_sync import WeightSyncFailed
+from trainer.weight_sync import FolderSync, WeightSyncFailed, version_folder
+from trainer.weights import weights_digest
 
 
 class Engine:
@@ -40,7 +48,7 @@ class Engine:
         choice = self._server.do_v1_completions(body)["choices"][0]
         logprobs = [{id_: SimpleNamespace(logprob=value)}
                     for id_, value in zip(choice["token_ids"], choice["logprobs"]["token_logprobs"], strict=True)]
-        completion = SimpleNamespace(token_ids=choice["token_ids"], logprobs=logprobs)
+        completion = SimpleNamespace(token_ids=choice["token_ids"], logprobs=logprobs, finish_reason=choice["finish_reason"])
         return SimpleNamespace(finished=True, request_id=name, prompt_token_ids=prompt, outputs=[completion])
 
     def collective_rpc(self, method, kwargs):
@@ -52,7 +60,12 @@ class Engine:
         return not self.is_cache_kept
 
     def generate(self, prompts, asked, use_tqdm):
-        return [self.answer("probe", prompts[0]["prompt_token_ids"], asked)]
+        ids = prompts[0]["prompt_token_ids"]
+        answer = self.answer("probe", ids, asked)
+        with torch.no_grad():
+            all_TV = self._server.model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        answer.prompt_logprobs = [None, *({id_: SimpleNamespace(logprob=float(all_TV[at, id_]))} for at, id_ in enumerate(ids[1:]))]
+        return [answer]
 
 
 class Sampler(VllmEngineSampler):
@@ -62,8 +75,8 @@ class Sampler(VllmEngineSampler):
         return SimpleNamespace(seed=episode.seed, max_tokens=episode.room, temperature=params.temperature,
                                stop_token_ids=sorted(self._template.stop_ids))
 
-    def _probed(self):
-        return SimpleNamespace(seed=0, max_tokens=8, temperature=1.0, stop_token_ids=[])
+    def _probed(self, num_tokens, **asked):
+        return SimpleNamespace(seed=0, max_tokens=num_tokens, temperature=1.0, stop_token_ids=[], **asked)
 
 
 def test_every_live_episode_is_in_the_engine_at_once_and_goes_on_as_soon_as_its_message_has_ended(tmp_path):
@@ -93,6 +106,64 @@ def test_an_update_that_does_not_arrive_leaves_the_version_as_it_was(tmp_path):
     with pytest.raises(WeightSyncFailed, match="version 5: .*nats from the trainer"):
         sampler.sync(toy_model(seed=7), 5, "")
     assert sampler.version == 4
+
+
+def announced(folder, version, model):
+    """A version as the trainer lays and announces it for workers."""
+    FolderSync(folder, None, 8).sync(model, version, weights_digest(model))
+    return make(WeightsSynced, "run-1", policy_version=version, target=str(folder), transport="folder",
+                weights_digest=weights_digest(model), probe_gap=None, caused_by="")
+
+
+def test_a_worker_with_vllm_in_process_goes_over_to_each_announced_version_and_compares_its_probe(tmp_path):
+    sampler = Sampler(Engine(), ToyTemplate(), tmp_path / "w")
+    sampler.prove_way(toy_model())
+    held = EngineWeights(sampler)
+    assert held.follow([]) is None and not (tmp_path / "w").exists()
+    for version in (0, 1):
+        model = toy_model(seed=20 + version)
+        assert held.follow([announced(tmp_path / "v", version, model)]) == version
+        rollouts = sampler.rollout(requests_of(1), PARAMS)
+        assert {v for r in rollouts for _, v in r.version_spans} == {version} and gap_of(model, rollouts) < 1e-4
+    gone = announced(tmp_path / "v", 2, toy_model(seed=22))
+    shutil.rmtree(version_folder(tmp_path / "v", 2))
+    assert held.follow([gone]) == 1
+
+
+def test_a_version_folder_with_weights_of_another_version_is_refused_by_its_probe(tmp_path):
+    sampler = Sampler(Engine(), ToyTemplate(), tmp_path / "w")
+    first, second = announced(tmp_path / "v", 1, toy_model(seed=21)), announced(tmp_path / "v", 2, toy_model(seed=22))
+    assert EngineWeights(sampler).follow([first]) == 1
+    path = version_folder(tmp_path / "v", 2)
+    (path / "probe.json").write_text((version_folder(tmp_path / "v", 1) / "probe.json").read_text())
+    with pytest.raises(WeightSyncFailed, match="version 2: vLLM in process is up to .* nats from the trainer"):
+        EngineWeights(sampler).follow([second])
+    assert sampler.version == 1
+
+
+def test_an_engine_that_keeps_its_weights_is_found_out_before_anything_is_sampled(tmp_path):
+    engine = Engine()
+    engine.collective_rpc = lambda method, kwargs: None
+    with pytest.raises(WeightSyncFailed, match="said it took marked weights and does not sample with them"):
+        Sampler(engine, ToyTemplate(), tmp_path / "w", tolerance=0.5).prove_way(toy_model())
+
+
+def test_an_engine_that_hangs_while_it_loads_is_given_up_at_the_deadline(tmp_path):
+    engine, release = Engine(), threading.Event()
+    engine.collective_rpc = lambda method, kwargs: release.wait(30)
+    with pytest.raises(WeightSyncFailed, match="version 3: vLLM in process: not done within 0.2 s"):
+        Sampler(engine, ToyTemplate(), tmp_path / "w", deadline_s=0.2).sync(toy_model(), 3, "")
+    event = announced(tmp_path / "v", 1, toy_model())
+    with pytest.raises(WeightSyncFailed, match="version 1: vLLM in process: not done within 0.2 s"):
+        EngineWeights(Sampler(engine, ToyTemplate(), tmp_path / "w2", deadline_s=0.2)).follow([event])
+    release.set()
+
+
+def test_a_message_that_the_engine_breaks_off_is_an_invalid_rollout(tmp_path):
+    engine = Engine()
+    engine._server.change_answer = lambda choice: {**choice, "finish_reason": "abort"}
+    rollouts = Sampler(engine, ToyTemplate(), tmp_path / "w").rollout(requests_of(1), PARAMS)
+    assert all("broke it off" in r.error for r in rollouts) and len(rollouts) == 2
 
 
 def test_an_engine_of_other_logprobs_is_refused(tmp_path):

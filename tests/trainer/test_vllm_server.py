@@ -28,7 +28,8 @@ from trainer.template import CompactTemplate
 from trainer.torch_engine import TorchEngine
 from trainer.vllm_client import VllmClient, VllmError
 from trainer.vllm_server_sampler import VllmServerSampler
-from trainer.weight_sync import ServerSettings, VllmSync, WeightSyncFailed, by_files, probe_gap
+from trainer.weight_proof import probe_gap
+from trainer.weight_sync import ServerSettings, VllmSync, WeightSyncFailed, asked_of, by_files
 
 pytestmark = [pytest.mark.skipif(not PYTHON.exists(), reason=MISSING), pytest.mark.timeout(900)]
 PARAMS = SamplingParams(seed=3, max_message_tokens=24, max_episode_tokens=200)
@@ -99,7 +100,7 @@ def changed(model, scale):
 
 
 def test_ids_and_logprobs_are_those_of_the_weights_whatever_version_is_served(url, policy, sync):
-    sampler = VllmServerSampler(url, policy.template)
+    sampler = VllmServerSampler(url, policy.template, needs_version=True)
     versions = {version: changed(policy.model, 0.02 * version) for version in (1, 2, 3)}
     for version, model in versions.items():
         synced = sync.sync(model, version, "")
@@ -116,7 +117,7 @@ def test_ids_and_logprobs_are_those_of_the_weights_whatever_version_is_served(ur
 
 
 def test_the_old_weights_come_back_exactly_and_a_seeded_rerun_is_equal(url, policy, sync):
-    sampler, first = VllmServerSampler(url, policy.template), changed(policy.model, 0.03)
+    sampler, first = VllmServerSampler(url, policy.template, needs_version=True), changed(policy.model, 0.03)
     sync.sync(first, 5, "")
     before = sampler.rollout(requests_of(), PARAMS)
     sync.sync(changed(policy.model, 0.07), 6, "")
@@ -166,7 +167,7 @@ def test_a_run_learns_from_a_server_that_gets_every_version_between_the_steps(ur
     config = CONFIG.model_copy(update={
         "group_size": 8, "max_message_tokens": 24, "max_episode_tokens": 200, "learning_rate": 3e-3})
     log, engine = new_log(), TorchEngine(policy.model, config)
-    setup = setup_of(log, tmp_path, VllmServerSampler(url, ManyStops(policy.tokenizer)), config=config, engine=engine, syncs=(sync,),
+    setup = setup_of(log, tmp_path, VllmServerSampler(url, ManyStops(policy.tokenizer), needs_version=True), config=config, engine=engine, syncs=(sync,),
                      tokenizer=policy.tokenizer)
     assert train(setup) is RunOutcome.COMPLETED
     steps = events_of(log, StepCompleted)
@@ -179,7 +180,7 @@ def test_a_run_learns_from_a_server_that_gets_every_version_between_the_steps(ur
     assert all(b.policy_version == b.step - 1 and b.version_spans == () for b in events_of(log, TrajectoryRecorded))
     assert all(g.policy_version == g.step - 1 for g in events_of(log, RolloutGroupCompleted))
     assert [e.step for e in events_of(log, EvaluationCompleted)] == [0, 2, 4]
-    assert VllmClient(url).version() == 4 and probe_gap(VllmClient(url), policy.model, SETTINGS) < FP32_GAP
+    assert VllmClient(url).version() == 4 and probe_gap(asked_of(VllmClient(url), SETTINGS), policy.model) < FP32_GAP
 
 
 def test_half_a_model_is_never_sampled_from(url, policy, sync):

@@ -1,5 +1,6 @@
 """The vLLM server sampler against a server in memory: what it asks for, what it records, what it refuses."""
 
+import re
 from dataclasses import replace
 
 import httpx
@@ -25,8 +26,8 @@ def requests_of(num_tasks=3, group_size=2, episode=ToyEpisode):
     return [RolloutRequest(task, episode(task), k, (1, task.task_id, k)) for task in tasks for k in range(group_size)]
 
 
-def sampler_of(server, template=None):
-    return VllmServerSampler("http://fake:1", template or ToyTemplate(), client=server.client(), transport=server.transport)
+def sampler_of(server, template=None, **values):
+    return VllmServerSampler("http://fake:1", template or ToyTemplate(), client=server.client(), transport=server.transport, **values)
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +142,7 @@ def test_a_connection_that_breaks_once_is_tried_again():
                  "logprobs": {"token_logprobs": (c["logprobs"]["token_logprobs"] * 2)[: max(2, len(c["token_ids"]))]}},
       "behind a stop token"),
      (lambda c: {**c, "logprobs": {"token_logprobs": [float("1e9")] * len(c["token_ids"])}}, "is not one"),
+     (lambda c: {**c, "finish_reason": "stop", "token_ids": [5], "logprobs": {"token_logprobs": [-1.0]}}, "stopped at 5, which is no stop"),
      (lambda c: {"text": "abc"}, "lacks")],
 )
 def test_an_answer_that_is_not_what_was_asked_for_is_refused(change, words):
@@ -160,11 +162,69 @@ def test_a_server_whose_logprobs_are_of_another_distribution_is_refused(mode, pa
         sampler_of(FakeVllm(mode)).rollout(requests_of(1), replace(PARAMS, **params))
 
 
-def test_a_server_without_developer_mode_is_named_as_such():
+def plain_server():
+    """A server without developer mode."""
     server = FakeVllm()
-    server.broken["/server_info"] = (404, "Not Found")
-    with pytest.raises(VllmError, match="VLLM_SERVER_DEV_MODE=1"):
-        sampler_of(server).rollout(requests_of(1), PARAMS)
+    server.broken |= dict.fromkeys(("/server_info", "/weight_info"), (404, "Not Found"))
+    return server
+
+
+def test_in_a_run_a_server_without_developer_mode_is_named_as_such():
+    with pytest.raises(VllmError, match="http://fake:1 has no /server_info: .*VLLM_SERVER_DEV_MODE=1"):
+        sampler_of(plain_server(), needs_version=True).rollout(requests_of(1), PARAMS)
+
+
+def test_outside_a_run_such_a_server_is_played_with_and_no_version_is_recorded():
+    server = plain_server()
+    rollouts = sampler_of(server).rollout(requests_of(), replace(PARAMS, temperature=0.7, greedy=True))
+    assert all(r.episode.done and not r.error and r.version_spans == () for r in rollouts)
+    assert not [path for path, _ in server.asked if path == "/weight_info"]
+
+
+@pytest.mark.parametrize("label", ["default", "unproven"])
+def test_in_a_run_a_server_without_a_version_is_not_sampled_from(label):
+    server = FakeVllm()
+    server.label = label
+    with pytest.raises(VllmError, match=f"http://fake:1 carries the label '{label}' instead of a version: it was started again"):
+        sampler_of(server, needs_version=True).rollout(requests_of(1), PARAMS)
+    assert completions(server) == []
+
+
+def test_in_a_run_a_server_that_is_started_again_within_a_message_ends_the_sampling():
+    server = FakeVllm()
+    server.label = "9"
+    server.on_completion = lambda body: setattr(server, "label", "default")
+    with pytest.raises(VllmError, match="carries the label 'default'"):
+        sampler_of(server, needs_version=True).rollout(requests_of(1), PARAMS)
+
+
+def test_while_new_weights_are_being_proven_a_message_waits_for_their_label():
+    server, labels = FakeVllm(), ["proving", "proving", "4"]
+    server.do_weight_info = lambda body: {"weight_version": labels.pop(0) if len(labels) > 1 else labels[0]}
+    server.on_completion = lambda body: labels == ["4"] or pytest.fail("sampled from weights that were not proven")
+    rollouts = sampler_of(server, needs_version=True).rollout(requests_of(1, 1), PARAMS)
+    assert [version for _, version in rollouts[0].version_spans] == [4]
+
+
+def test_weights_that_are_never_proven_end_the_sampling_at_the_deadline():
+    server = FakeVllm()
+    server.label = "proving"
+    with pytest.raises(VllmError, match="its new weights were not proven within 0.3 s"):
+        sampler_of(server, needs_version=True, deadline_s=0.3).rollout(requests_of(1), PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("change", "num_tokens"),
+    [(lambda c: {**c, "finish_reason": "abort"}, ".*"), (lambda c: {**c, "finish_reason": "repetition"}, ".*"),
+     (lambda c: {**c, "finish_reason": "abort", "token_ids": [], "logprobs": None}, "0"),
+     (lambda c: {**c, "finish_reason": "length", "token_ids": [5], "logprobs": {"token_logprobs": [-1.0]}}, "1")],
+)
+def test_a_message_that_the_server_breaks_off_is_an_invalid_rollout_and_not_one_that_ran_too_long(change, num_tokens):
+    server = FakeVllm()
+    server.label, server.change_answer = "3", change
+    for rollout in sampler_of(server, needs_version=True).rollout(requests_of(1), PARAMS):
+        assert rollout.episode.finish_reason is FinishReason.ERROR and rollout.mask.sum() == 0
+        assert re.search(f"message 0: the engine broke it off after {num_tokens} tokens: (abort|length|repetition)", rollout.error)
 
 
 class Lossy(ToyTemplate):

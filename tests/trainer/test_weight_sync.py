@@ -1,5 +1,9 @@
 """Weights to a folder and to a vLLM server in memory: there and proven, or not there."""
 
+import subprocess
+import sys
+import time
+
 import httpx
 import numpy as np
 import pytest
@@ -11,14 +15,14 @@ from trainer.checkpoint import BrokenCheckpoint
 from trainer.held_weights import load_in_place
 from trainer.serving_copy import write_serving_copy
 from trainer.vllm_client import VllmError
+from trainer.weight_proof import marked, own_logprobs, probe_gap
 from trainer.weight_sync import (
     FolderSync,
     ServerSettings,
     VllmSync,
     WeightSyncFailed,
+    asked_of,
     by_files,
-    own_logprobs,
-    probe_gap,
     version_folder,
 )
 from trainer.weight_transfer import NcclTransfer, ServerControl, parameters_of
@@ -33,7 +37,7 @@ def sync_of(server, folder, settings=SETTINGS):
 
 def test_new_weights_are_proven_by_the_log_probabilities_of_a_probe_before_and_after(tmp_path):
     server, new = FakeVllm(), toy_model(seed=9)
-    before = probe_gap(server.client(), new, SETTINGS)
+    before = probe_gap(asked_of(server.client(), SETTINGS), new)
     synced = sync_of(server, tmp_path / "shm").sync(new, 3, "d")
     assert before > 0.1 > synced.probe_gap and synced.probe_gap < 1e-4
     assert torch.equal(server.model.lm_head.weight, new.lm_head.weight)
@@ -41,11 +45,76 @@ def test_new_weights_are_proven_by_the_log_probabilities_of_a_probe_before_and_a
     assert not (tmp_path / "shm").exists()
 
 
-def test_the_server_is_paused_until_it_is_labelled_and_its_prefix_cache_is_forgotten(tmp_path):
+BROUGHT = ["/pause", "label proving", "/collective_rpc", "/reset_prefix_cache", "/resume", "/v1/completions"]
+
+
+def orders(server):
+    """What was asked of a server, its labels spelled out."""
+    return [f"label {body['new_version']}" if path == "/update_weight_version" else path for path, body in server.asked
+            if path not in ("/v1/models", "/server_info", "/weight_info")]
+
+
+def test_a_version_is_labelled_only_when_the_probe_has_proven_it_and_the_way_is_proven_once(tmp_path):
     server = FakeVllm()
-    sync_of(server, tmp_path / "shm").sync(toy_model(seed=9), 3, "d")
-    paths = [path for path, _ in server.asked if path not in ("/v1/models", "/server_info")]
-    assert paths == ["/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume", "/v1/completions"]
+    sync = sync_of(server, tmp_path / "shm")
+    sync.sync(toy_model(seed=9), 3, "d")
+    assert orders(server) == [*BROUGHT, *BROUGHT, "label 3"]
+    server.asked.clear()
+    sync.sync(toy_model(seed=8), 4, "d")
+    assert orders(server) == [*BROUGHT, "label 4"]
+
+
+def test_a_server_that_was_started_again_is_sent_marked_weights_again(tmp_path):
+    server = FakeVllm()
+    sync = sync_of(server, tmp_path / "shm")
+    sync.sync(toy_model(seed=9), 3, "d")
+    server.label, server.model = "default", toy_model()
+    server.asked.clear()
+    assert sync.sync(toy_model(seed=9), 4, "d").probe_gap < 1e-4
+    assert orders(server) == [*BROUGHT, *BROUGHT, "label 4"]
+
+
+def slightly_newer(model, lr=1e-6):
+    """A copy as one update at a small rate leaves it."""
+    newer = toy_model()
+    newer.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        for parameter in newer.parameters():
+            parameter.add_(lr * torch.sign(torch.randn_like(parameter)))
+    return newer
+
+
+def test_at_a_tolerance_for_bfloat16_a_server_that_keeps_its_old_weights_is_found_out_all_the_same(tmp_path):
+    server, old = FakeVllm(), toy_model()
+    server.do_collective_rpc = lambda body: {"results": [None]}
+    new = slightly_newer(old)
+    wide = ServerSettings(5.0, tolerance=0.5)
+    assert probe_gap(asked_of(server.client(), wide), new) < 0.01
+    with pytest.raises(WeightSyncFailed, match="said it took marked weights and does not sample with them; it is paused"):
+        sync_of(server, tmp_path / "shm", wide).sync(new, 1, "d")
+    assert server.is_paused and server.label == "unproven"
+
+
+def test_at_that_tolerance_a_bfloat16_server_that_takes_its_weights_passes(tmp_path):
+    server = FakeVllm()
+
+    def reload(body):
+        FakeVllm.do_collective_rpc(server, body)
+        server.model.to(torch.bfloat16)
+        return {"results": [None]}
+
+    server.do_collective_rpc = reload
+    synced = sync_of(server, tmp_path / "shm", ServerSettings(5.0, tolerance=0.5)).sync(toy_model(seed=9), 1, "d")
+    assert 1e-3 < synced.probe_gap < 0.5 and server.label == "1"
+
+
+def test_marked_weights_are_other_weights_and_come_back_to_the_last_bit():
+    model = toy_model()
+    digest, before = weights_digest(model), own_logprobs(model, [3, 4, 5], [6, 7, 8])
+    with marked(model):
+        assert weights_digest(model) != digest
+        assert np.abs(own_logprobs(model, [3, 4, 5], [6, 7, 8]) - before).max() > 0.5
+    assert weights_digest(model) == digest
 
 
 @pytest.mark.parametrize("path", ["/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume", "/v1/completions"])
@@ -76,10 +145,11 @@ def test_an_update_that_cannot_begin_leaves_the_server_as_it_was(tmp_path):
 def test_a_server_that_takes_the_update_and_keeps_its_old_weights_is_found_out(tmp_path):
     server = FakeVllm()
     server.do_collective_rpc = lambda body: {"results": [None]}
-    sync = sync_of(server, tmp_path / "shm")
+    server.label, kept = "2", sync_of(server, tmp_path / "shm")
+    kept.version = 2
     with pytest.raises(WeightSyncFailed, match="nats from the trainer's, 0.001 are allowed; it is paused"):
-        sync.sync(toy_model(seed=9), 3, "d")
-    assert sync.version is None and server.is_paused and server.label == "unproven"
+        kept.sync(toy_model(seed=9), 3, "d")
+    assert kept.version == 2 and server.is_paused and server.label == "unproven"
 
 
 def test_a_server_that_kept_its_prefix_cache_is_not_up_to_date(tmp_path):
@@ -102,11 +172,12 @@ def test_after_a_failed_update_the_next_one_brings_the_server_back(tmp_path):
 
 def test_the_probe_is_sampled_at_the_temperature_of_the_run(tmp_path):
     server = FakeVllm("processed_logprobs")
-    sync_of(server, tmp_path / "shm", ServerSettings(5.0, temperature=0.5)).sync(toy_model(seed=9), 1, "d")
-    assert server.asked[-1][1]["temperature"] == 0.5
+    sync = sync_of(server, tmp_path / "shm", ServerSettings(5.0, temperature=0.5))
+    sync.sync(toy_model(seed=9), 1, "d")
+    assert {body["temperature"] for path, body in server.asked if path == "/v1/completions"} == {0.5}
     with pytest.raises(WeightSyncFailed, match="log-probabilities up to"):
         server.do_v1_completions = lambda body: FakeVllm.do_v1_completions(server, {**body, "temperature": 1.0})
-        sync_of(server, tmp_path / "shm", ServerSettings(5.0, temperature=0.5)).sync(toy_model(seed=9), 2, "d")
+        sync.sync(toy_model(seed=9), 2, "d")
 
 
 def test_own_logprobs_are_those_of_the_whole_sequence():
@@ -153,7 +224,7 @@ def transferring_server(new):
         setattr(server, f"do_{path}", lambda body: {"message": "ok"})
 
     def finish(body):
-        server.model = new
+        server.model.load_state_dict(new.state_dict())
         return {"message": "ok"}
 
     server.do_finish_weight_update = finish
@@ -171,9 +242,9 @@ def test_over_nccl_the_server_joins_once_and_each_update_is_its_four_phases():
     sync = VllmSync(server.client(), SETTINGS, "vllm-nccl", NcclTransfer("10.0.0.1", 29_600, join))
     for version in (1, 2):
         assert sync.sync(new, version, "d").probe_gap < 1e-4
-    phases = [path for path, _ in server.asked if "weight" in path and "version" not in path]
+    phases = [path for path, _ in server.asked if "weight" in path and "version" not in path and "info" not in path]
     update = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
-    assert phases == ["/init_weight_transfer_engine", *update, *update]
+    assert phases == ["/init_weight_transfer_engine", *update, *update, *update]
     init = next(body for path, body in server.asked if path == "/init_weight_transfer_engine")["init_info"]
     assert init == {"master_address": "10.0.0.1", "master_port": 29_600, "world_size": 2}
 
@@ -193,6 +264,35 @@ def test_a_transfer_that_hangs_ends_at_its_deadline_and_says_what_to_do():
         VllmSync(server.client(), ServerSettings(0.2), "vllm-nccl", transfer).sync(toy_model(), 1, "d")
     release.set()
     assert server.is_paused
+
+
+def test_a_process_whose_transfer_hangs_ends_all_the_same():
+    code = """
+import threading
+from trainer.vllm_client import VllmError
+from trainer.weight_transfer import within
+try:
+    within(0.2, "sending weights", threading.Event().wait)
+except VllmError as error:
+    raise SystemExit(str(error))
+"""
+    started_s = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "sending weights: not done within 0.2 s" in done.stderr
+    assert time.monotonic() - started_s < 50
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_work_that_fails_is_told_at_once_whatever_it_raises():
+    from trainer.weight_transfer import within
+
+    def fails(error):
+        raise error
+
+    for error, words in ((RuntimeError("NCCL"), "RuntimeError: NCCL"), (OSError("full"), "OSError: full"), (KeyError("x"), "broke off")):
+        with pytest.raises(VllmError, match=f"sending: .*{words}"):
+            within(30.0, "sending", lambda error=error: fails(error))
+    assert within(30.0, "sending", lambda: 7) == 7
 
 
 def test_a_refused_control_call_is_told_with_the_servers_words():
