@@ -7,7 +7,8 @@ anything and its failures never stop a run: the log is the record, a tracker is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,8 @@ from schemas.events import EvaluationCompleted, StepCompleted
 from streams.log import Log
 
 logger = logging.getLogger("rods.trackers")
+FAILURES = (OSError, RuntimeError, ValueError)
+"""What a tracker may raise; none of it stops a run."""
 
 
 class Tracker(Protocol):
@@ -55,16 +58,28 @@ class WeightsAndBiases:
     def __init__(self, folder: Path, run_id: str, config: Mapping[str, object]) -> None:
         import wandb
 
-        self._run = wandb.init(project="rods-streams", id=run_id, name=run_id, dir=str(folder), resume="allow",
-                               config=dict(config))
+        self._error = wandb.errors.Error
+        with self._told():
+            self._run = wandb.init(project="rods-streams", id=run_id, name=run_id, dir=str(folder), resume="allow",
+                                   config=dict(config))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors of wandb are of a kind of their own; here they are RuntimeErrors, as any tracker may raise."""
+        try:
+            yield
+        except self._error as error:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
     def show(self, step: int, values: Mapping[str, float]) -> None:
         """One record of all values."""
-        self._run.log(dict(values), step=step)
+        with self._told():
+            self._run.log(dict(values), step=step)
 
     def close(self) -> None:
         """Finish the run."""
-        self._run.finish()
+        with self._told():
+            self._run.finish()
 
 
 KINDS: dict[str, Callable[[Path, str, Mapping[str, object]], Tracker]] = {
@@ -84,7 +99,7 @@ def opened(names: Iterable[str], folder: Path, run_id: str, config: Mapping[str,
     for name in names:
         try:
             found.append(KINDS[name](folder, run_id, config))
-        except (ImportError, OSError, RuntimeError) as error:
+        except (ImportError, *FAILURES) as error:
             logger.warning("no %s: %s", name, error)
     return found
 
@@ -126,11 +141,14 @@ class TrackedLog:
             for tracker in list(self._trackers):
                 try:
                     tracker.show(step, values)
-                except (OSError, RuntimeError, ValueError) as error:
+                except FAILURES as error:
                     logger.warning("%s is left out from step %d on: %s", type(tracker).__name__, step, error)
                     self._trackers.remove(tracker)
 
     def close(self) -> None:
-        """Close the trackers; the log belongs to its owner."""
+        """Close the trackers; the log belongs to its owner. One that cannot close is named in the log."""
         for tracker in self._trackers:
-            tracker.close()
+            try:
+                tracker.close()
+            except FAILURES as error:
+                logger.warning("%s did not close: %s", type(tracker).__name__, error)

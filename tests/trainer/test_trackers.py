@@ -79,11 +79,37 @@ def test_what_is_not_installed_is_named_and_left_out(tmp_path, monkeypatch, capl
     assert "no wandb" in caplog.text
 
 
+class WandbError(Exception):
+    """As in wandb, no kind of RuntimeError."""
+
+
+def fake_wandb(monkeypatch, run, init=None):
+    module = SimpleNamespace(errors=SimpleNamespace(Error=WandbError), init=init or (lambda **kwargs: run))
+    monkeypatch.setitem(sys.modules, "wandb", module)
+
+
 def test_weights_and_biases_gets_the_run_and_its_values(tmp_path, monkeypatch):
     told = []
     run = SimpleNamespace(log=lambda values, step: told.append((step, values)), finish=lambda: told.append("end"))
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **kwargs: told.append(kwargs["id"]) or run))
+    fake_wandb(monkeypatch, run, lambda **kwargs: told.append(kwargs["id"]) or run)
     (tracker,) = opened(("wandb",), tmp_path, "run-7", {"a": 1})
     tracker.show(3, {"x": 1.0})
     tracker.close()
     assert told == ["run-7", (3, {"x": 1.0}), "end"]
+
+
+def breaks(*args, **kwargs):
+    raise WandbError("api key not configured")
+
+
+def test_an_error_of_wandb_at_any_point_leaves_it_out_and_the_run_goes_on(tmp_path, monkeypatch, caplog):
+    fake_wandb(monkeypatch, None, breaks)
+    assert opened(("wandb",), tmp_path, "run-7", {}) == []
+    assert "no wandb: WandbError: api key not configured" in caplog.text
+    fake_wandb(monkeypatch, SimpleNamespace(log=breaks, finish=lambda: None))
+    log = TrackedLog(MemoryLog({"steps": 1, "runs": 1}, clock=lambda: 1), opened(("wandb",), tmp_path, "run-7", {}))
+    log.append([step_of(1)])
+    assert "WeightsAndBiases is left out from step 1 on: WandbError" in caplog.text
+    fake_wandb(monkeypatch, SimpleNamespace(log=lambda values, step: None, finish=breaks))
+    TrackedLog(MemoryLog({"steps": 1, "runs": 1}, clock=lambda: 1), opened(("wandb",), tmp_path, "run-7", {})).close()
+    assert "WeightsAndBiases did not close: WandbError" in caplog.text
