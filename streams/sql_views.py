@@ -21,8 +21,12 @@ from streams.scan import plain_values, scan_archive
 
 FOLDER = Path(__file__).parent / "sql"
 SHIPPED = (
+    "runs",
     "observations",
     "injections",
+    "task_origins",
+    "trained_groups",
+    "synthesis_outcomes",
     "pool_over_time",
     "zone_variance",
     "injected_first_rewards",
@@ -30,6 +34,8 @@ SHIPPED = (
     "synthesis_yield",
     "cost",
     "why",
+    "why_step",
+    "why_rollout",
 )
 """Shipped views; each may use those before it."""
 SETTINGS = ("alpha_low", "alpha_high", "zone_slack", "min_valid_frac", "signal")
@@ -55,7 +61,7 @@ def needed_types(sql: str) -> tuple[str, ...]:
     words = set(re.findall(r"\w+", sql.lower()))
     for name in reversed(SHIPPED):
         if name in words:
-            words |= set(re.findall(r"\w+", view_text(name).lower()))
+            words |= set(re.findall(r"\w+", re.sub(r"--.*", "", view_text(name)).lower()))
     return tuple(name for name in BY_NAME if table_name(name) in words or name == "RunStarted")
 
 

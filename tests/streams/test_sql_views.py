@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from schemas import Event
-from schemas.events import BoundaryDetected, EpochPlanned, RolloutGroupCompleted, SynthesisFailed, TaskSynthesized
+from schemas import Event, make
+from schemas.events import (
+    BatchPlanned,
+    BoundaryDetected,
+    Completion,
+    DropReason,
+    EpochPlanned,
+    RolloutGroupCompleted,
+    RolloutsDropped,
+    StepCompleted,
+    SynthesisFailed,
+    TaskSeeded,
+    TaskSynthesized,
+    TrajectoryRecorded,
+)
+from streams.archive import ArchiveLog
 from streams.boundary import zone_variance
 from streams.export import export_archive
 from streams.pool import Pool, apply, initial
 from streams.sql_views import SHIPPED, NoExport, described, needed_types, open_archive, open_export
-from tests.streams.recorded import record_run
+from tests.streams.building import RUN, group
+from tests.streams.recorded import PARTITIONS, record_run
 
 Database = duckdb.DuckDBPyConnection
 
@@ -117,6 +133,64 @@ def test_why_leads_every_generated_task_back_to_a_human_one(run: tuple[Database,
         (parent.task.task_id, "generated"),
         (parent.root_task_id, "human"),
     ]
+
+
+def told(run: tuple[Database, Path, list[Event]], query: str, *values: object) -> list[tuple]:
+    return run[0].execute(query, list(values)).fetchall()
+
+
+def test_why_says_how_each_generation_was_made_and_which_steps_it_trained(run: tuple[Database, Path, list[Event]]) -> None:
+    groups = [e for e in run[2] if isinstance(e, RolloutGroupCompleted)]
+    rows = told(run, "SELECT ancestor_id, origin, outcome, num_attempts, trained_steps FROM why WHERE depth = 0")
+    assert len(rows) == sum(isinstance(e, TaskSeeded | TaskSynthesized) for e in run[2])
+    for task_id, origin, outcome, num_attempts, steps in rows:
+        assert (outcome, num_attempts) == (("made", 1) if origin == "generated" else (None, None))
+        assert steps == sorted(g.step for g in groups if g.task_id == task_id)
+
+
+def test_every_task_of_every_batch_and_every_rollout_can_be_asked_why(run: tuple[Database, Path, list[Event]]) -> None:
+    batches = {e.step: e for e in run[2] if isinstance(e, BatchPlanned)}
+    rows = told(run, "SELECT step, task_id, batch_id, trained_step, sent_signal_id FROM why_step")
+    assert {(step, task_id) for step, task_id, *_ in rows} == {(b.step, t) for b in batches.values() for t in b.task_ids}
+    assert all(batch_id == batches[step].event_id and trained == step for step, _, batch_id, trained, _ in rows)
+    assert {row[4] for row in rows if row[4]} == {e.signal_id for e in run[2] if isinstance(e, BoundaryDetected)}
+    bodies = {e.trajectory_id: e for e in run[2] if isinstance(e, TrajectoryRecorded)}
+    played = told(run, "SELECT trajectory_id, rollout_index, reward, group_id, trained_step FROM why_rollout")
+    assert len(played) == len(bodies)
+    for trajectory_id, index, reward, group_id, trained in played:
+        body = bodies[trajectory_id]
+        assert (index, reward, group_id, trained) == (body.rollout_index, body.reward, body.group_id, body.step)
+
+
+def test_drops_second_attempts_questions_to_models_and_forks_have_their_place(tmp_path: Path) -> None:
+    said = record_run(tmp_path, num_epochs=2)
+    left, twice = [e for e in said if isinstance(e, RolloutGroupCompleted)][:2]
+    signal = next(e for e in said if isinstance(e, BoundaryDetected))
+    asked = [Completion(attempt=0, role="planner", model="m", prompt_hash="h", text="t", num_prompt_tokens=100, num_completion_tokens=7)] * 2
+    old = next(e for e in said if getattr(e, "signal_id", "") == signal.signal_id and isinstance(e, TaskSynthesized | SynthesisFailed))
+    changed = [replace(e, completions=tuple(asked), num_attempts=3) if e is old else e for e in said]
+    changed = [replace(e, group_ids=tuple(g.group_id for g in said if isinstance(g, RolloutGroupCompleted) and g.step == e.step))
+               if isinstance(e, StepCompleted) else e for e in changed]
+    changed[0] = replace(changed[0], parent_run_id="run-0", forked_at_step=2, fork_mode="retrain")
+    changed += [
+        group(twice.task_id, twice.step, [1.0] * 4, attempt=1),
+        make(RolloutsDropped, RUN, step=left.step, task_id=left.task_id, group_id=left.group_id, reason=DropReason.STALE,
+             num_rollouts=4, policy_version=0, staleness=3)]
+    log = ArchiveLog(tmp_path / "changed", PARTITIONS)
+    log.append(changed)
+    log.close()
+    database = open_archive(tmp_path / "changed")
+    why_not = "SELECT DISTINCT left_out_because FROM why_rollout WHERE group_id = ?"
+    assert database.execute(why_not, [left.group_id]).fetchall() == [("stale",)]
+    assert database.execute(why_not, [changed[-2].group_id]).fetchall() == [("another attempt counted",)]
+    assert database.execute("SELECT left_out_because FROM why_step WHERE group_id = ?", [left.group_id]).fetchall() == [("stale",)]
+    assert database.execute("SELECT group_id FROM why_step WHERE step = ? AND task_id = ?", [twice.step, twice.task_id]).fetchall() == [
+        (twice.group_id,)]
+    spent = "SELECT synthesis_attempts - num_signals, synthesis_questions, synthesis_prompt_tokens, synthesis_completion_tokens FROM cost"
+    extra = 2 * sum(isinstance(e, SynthesisFailed) and e is not old for e in said) + 2
+    assert database.execute(f"{spent} WHERE num_signals > 0").fetchall() == [(extra, 2, 200, 14)]
+    assert database.execute("SELECT parent_run_id, forked_at_step, fork_mode, off_policy FROM runs").fetchall() == [
+        ("run-0", 2, "retrain", True)]
 
 
 def test_an_export_answers_like_the_archive(run: tuple[Database, Path, list[Event]], tmp_path: Path) -> None:
