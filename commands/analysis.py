@@ -1,4 +1,4 @@
-"""The optional packages of the analysis commands, and errors of these commands as messages a person can mend."""
+"""What the analysis commands share: their optional packages, errors as messages a person can mend, texts safe to show."""
 
 from __future__ import annotations
 
@@ -36,3 +36,18 @@ def mendable(*kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         raise ConfigError(str(error.args[0]) if error.args else str(error)) from error
+
+
+def visible(text: str, keep: str = "") -> str:
+    """A text of models or data as a terminal may get it: what is no printable character is spelled out.
+
+    >>> visible("\x1b[31mred\u202e")
+    '\\x1b[31mred\\u202e'
+
+    Args:
+        text: any text.
+        keep: unprintable characters that stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)

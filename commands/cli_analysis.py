@@ -97,7 +97,7 @@ def sql(
 
 @app.command()
 def why(
-    wanted: Annotated[str, typer.Argument(metavar="ID", help="Task, trajectory, group or signal id, or step:NUMBER.")],
+    wanted: Annotated[str, typer.Argument(metavar="ID", help="Id of a task, trajectory, group, signal or batch, or step:NUMBER.")],
     source: Source = None, run_id: RunId = "", runs: Runs = Path("runs"), as_json: AsJson = False,
 ) -> None:
     """The chain of causes behind a task, a rollout, a step or a signal."""

@@ -25,7 +25,8 @@ def show(task_id: str, step: int, name: str | None, run_id: str, runs: Path, as_
     """
     source = open_source(name, runs)
     own = the_run(source, run_id)
-    recording = Recording(own).add(source.records(FACTS))
+    recording = Recording(own)
+    recording.add(source.records(FACTS))
     with mendable(UnknownMoment):
         answers = explain(recording, task_id, step)
     start = Chronicle().add(e for e in source.events(("runs",)) if e.run_id == own).fork_at(step)

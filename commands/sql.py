@@ -8,7 +8,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from commands.analysis import analysis_extra, mendable
+from commands.analysis import analysis_extra, mendable, visible
 from commands.source import archive_folder
 from schemas import BY_NAME
 from streams.event_values import table_name
@@ -54,7 +54,7 @@ def cell(value: object) -> str:
     """A value for people."""
     if value is None:
         return "-"
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    text = f"{value:.4g}" if isinstance(value, float) else visible(str(value), keep="\n")
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
-from commands.analysis import mendable
+from commands.analysis import mendable, visible
 from commands.source import Source, open_source, the_run
 from schemas.events import TrajectoryRecorded
 from streams.chronicle import Chronicle
@@ -24,8 +24,8 @@ STYLES = {
     "step": "blue",
     "drop": "red",
 }
-KINDS_WITH_ID = ("signal", "group", "rollout")
-KINDS_WITH_TEXT = ("message", "completion")
+KINDS_WITH_ID = ("signal", "group", "rollout", "batch")
+NEWLINE = "\n"
 MOST_TEXT = 300
 
 
@@ -49,7 +49,7 @@ def show(wanted: str, name: str | None, run_id: str, runs: Path, as_json: bool, 
 
 
 def _is_known(run: Chronicle, wanted: str) -> bool:
-    return wanted in run.tasks or wanted in run.signals or wanted in run.groups or ":" in wanted
+    return ":" in wanted or any(wanted in known for known in (run.tasks, run.signals, run.groups, run.step_of))
 
 
 def bodies(source: Source, trajectory_id: str) -> list[TrajectoryRecorded]:
@@ -71,8 +71,30 @@ def tree_of(link: Link) -> Tree:
 
 
 def label(link: Link) -> str:
-    """One line of the tree."""
+    """One line of the tree, and below it what was asked and said."""
     style = STYLES.get(link.kind, "bold" if link.kind in ("task", "seed") else "default")
-    shown = f" [dim]{escape(link.id)}[/dim]" if link.kind in KINDS_WITH_ID and link.id else ""
-    text = f"\n{link.facts['text'][:MOST_TEXT]}" if link.kind in KINDS_WITH_TEXT else ""
-    return f"[{style}]{link.kind}[/{style}]{shown} {escape(link.says + text)}"
+    shown = f" [dim]{escape(visible(link.id))}[/dim]" if link.kind in KINDS_WITH_ID and link.id else ""
+    text = "".join(f"\n{start}{cut(value)}" for start, value in texts_of(link) if value)
+    return f"[{style}]{link.kind}[/{style}]{shown} {escape(visible(link.says + text, keep=NEWLINE))}"
+
+
+def texts_of(link: Link) -> list[tuple[str, str]]:
+    """What is shown below a message, or a question to a model: (words before it, text)."""
+    if link.kind == "message":
+        return [("", link.facts["text"])]
+    if link.kind == "completion":
+        return [("asked: ", asked_text(link.facts["prompt"])), ("answered: ", link.facts["text"])]
+    return []
+
+
+def asked_text(prompt: str) -> str:
+    """The last message of a recorded prompt; the prompt itself where it is no list of messages."""
+    try:
+        return str(json.loads(prompt)[-1]["content"])
+    except (ValueError, LookupError, TypeError):
+        return prompt
+
+
+def cut(text: str) -> str:
+    """The first characters of a text."""
+    return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."

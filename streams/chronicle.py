@@ -39,7 +39,7 @@ class Chronicle:
         trajectories: bodies by trajectory id, as far as they were fed.
         signals, outcomes: BoundaryDetected and what ended it, by signal id.
         rejected: VariantRejected by signal id, in attempt order.
-        batches, steps: by step.
+        batches, steps: by step; ``step_of`` the step by the event id of either.
         epochs: by number.
         injected_in: epoch that took a task in, by task id.
         retired: by task id.
@@ -59,6 +59,7 @@ class Chronicle:
     rejected: dict[str, list[VariantRejected]] = field(default_factory=dict)
     batches: dict[int, BatchPlanned] = field(default_factory=dict)
     steps: dict[int, StepCompleted] = field(default_factory=dict)
+    step_of: dict[str, int] = field(default_factory=dict)
     epochs: dict[int, EpochPlanned] = field(default_factory=dict)
     injected_in: dict[str, int] = field(default_factory=dict)
     retired: dict[str, TaskRetired] = field(default_factory=dict)
@@ -110,8 +111,10 @@ class Chronicle:
         match event:
             case BatchPlanned():
                 self.batches.setdefault(event.step, event)
+                self.step_of[event.event_id] = event.step
             case StepCompleted():
                 self.steps.setdefault(event.step, event)
+                self.step_of[event.event_id] = event.step
             case EpochPlanned():
                 self.epochs.setdefault(event.epoch, event)
                 self.injected_in.update(dict.fromkeys(event.injected, event.epoch))

@@ -1,7 +1,7 @@
 """Why a thing is there: the chain from human seed over rollouts, signal and variant to the steps it trained. Pure.
 
-``lineage(chronicle, id)`` answers for a task, a rollout (trajectory id), a group, a signal, or a step (``step:12``), as
-a tree whose children stand in the order in which they came about.
+``lineage(chronicle, id)`` answers for a task, a rollout (trajectory id), a group, a signal, a batch or a step (their event
+ids, or ``step:12``), as a tree whose children stand in the order in which they came about.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def lineage(run: Chronicle, wanted: str) -> Link:
     prefix, _, number = wanted.partition(":")
     if f"{prefix}:" in PREFIXES and number.isdecimal() and int(number) in run.batches:
         return step_link(run, int(number))
+    if run.step_of.get(wanted) in run.batches:
+        return step_link(run, run.step_of[wanted])
     if wanted in run.tasks:
         return task_link(run, wanted)
     if wanted in run.signals:
@@ -48,8 +50,8 @@ def lineage(run: Chronicle, wanted: str) -> Link:
     if wanted in run.group_of:
         return rollout_link(run, wanted)
     raise UnknownId(
-        f"nothing in this run has the id {wanted!r}: give a task id, a trajectory id, a group id, a signal id or "
-        "step:NUMBER"
+        f"nothing in this run has the id {wanted!r}: give the id of a task, a trajectory, a group, a signal or a "
+        "batch, or step:NUMBER"
     )
 
 
@@ -149,7 +151,8 @@ def step_link(run: Chronicle, step: int) -> Link:
             f"tasks, {len(plan.injected)} injected, {len(plan.retired)} retired"
         )
         planned = (
-            Link("batch", plan.event_id, says, {"injected": list(plan.injected), "retired": list(plan.retired)}),
+            Link("batch", batch.event_id, says, {
+                "plan_id": plan.event_id, "injected": list(plan.injected), "retired": list(plan.retired)}),
         )
     tasks = tuple(_task_at(run, task_id, step) for task_id in batch.task_ids)
     done = trained(run, step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +19,15 @@ from commands.config import ConfigError, load_config
 from commands.folder import RunFolder, RunInUse
 from commands.source import archive_folder, is_address, open_source, the_run
 from schemas import Event, encode
-from schemas.events import BoundaryDetected, RolloutGroupCompleted, TaskRetired, TrajectoryRecorded
+from schemas.events import (
+    BatchPlanned,
+    BoundaryDetected,
+    Completion,
+    RolloutGroupCompleted,
+    TaskRetired,
+    TaskSynthesized,
+    TrajectoryRecorded,
+)
 from streams.archive import ArchiveLog
 from streams.archive_index import MANIFEST, load_manifest
 from streams.connection import Connection
@@ -221,6 +230,27 @@ def test_why_prints_a_tree_and_the_same_as_json(
     assert json.loads(capsys.readouterr().out)["causes"][0]["kind"] == "message"
     with pytest.raises(ConfigError, match="nothing in this run"):
         why.show("nobody", str(run[0]), "", RUNS, True, console)
+
+
+def test_why_shows_what_a_model_was_asked_and_what_it_said_and_takes_a_batch_by_its_event_id(
+    tmp_path: Path, console: Console
+) -> None:
+    said = record_run(tmp_path / "first", num_epochs=2)
+    made = next(e for e in said if isinstance(e, TaskSynthesized))
+    prompt = json.dumps([{"role": "system", "content": "rules"}, {"role": "user", "content": "make it harder"}])
+    asked = Completion(attempt=0, role="planner", model="m", prompt_hash="h", prompt=prompt, text="\x1b[31m[bold]a plan\nof two")
+    bare = replace(asked, prompt="not json", text="")
+    log = ArchiveLog(tmp_path / "told", PARTITIONS)
+    log.append([replace(e, completions=(asked, bare)) if e is made else e for e in said])
+    log.close()
+    why.show(made.task.task_id, str(tmp_path / "told"), "", RUNS, False, console)
+    text = console.export_text()
+    for words in ("asked: make it harder", "answered: \\x1b[31m[bold]a plan", "of two", "asked: not json"):
+        assert words in text
+    assert "\x1b" not in text and "rules" not in text
+    batch = next(e for e in said if isinstance(e, BatchPlanned) and e.step == 2)
+    why.show(batch.event_id, str(tmp_path / "told"), "", RUNS, False, console)
+    assert f"batch {batch.event_id}" in console.export_text()
 
 
 def test_explain_prints_three_answers(

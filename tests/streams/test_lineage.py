@@ -93,6 +93,8 @@ def test_a_step_lists_its_plan_and_every_task_of_its_batch(run: Chronicle) -> No
     link = lineage(run, "step:4")
     assert kinds(link)[0] == "batch" and [c.id for c in link.causes[1:]] == list(run.batches[4].task_ids)
     assert link.facts["weights_digest"] == "w4" and lineage(run, "batch:4") == link
+    assert lineage(run, run.batches[4].event_id) == link == lineage(run, run.steps[4].event_id)
+    assert link.causes[0].id == run.batches[4].event_id
     assert all("group" in kinds(cause) for cause in link.causes[1:])
 
 
@@ -136,7 +138,7 @@ def test_a_group_that_was_left_out_of_its_update_says_so(said: list[Event]) -> N
 
 def test_an_unknown_id_is_refused_with_what_can_be_asked(run: Chronicle) -> None:
     for wanted in ("nothing", "step:999", "step:x", ""):
-        with pytest.raises(UnknownId, match="give a task id"):
+        with pytest.raises(UnknownId, match="give the id of a task"):
             lineage(run, wanted)
 
 
