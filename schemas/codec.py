@@ -127,6 +127,23 @@ def encode(event: Event) -> bytes:
     return out.getvalue()
 
 
+def encode_like(event: Event, recorded: bytes) -> bytes:
+    """The bytes of an event in the framing and schema version of other bytes of its type: what can be compared with them.
+
+    Raises:
+        Undecodable: the other bytes have no known header.
+        InvalidEvent: a value does not fit that schema.
+    """
+    name, writer, start = _framed(recorded)
+    out = io.BytesIO()
+    out.write(recorded[:start])
+    try:
+        fastavro.schemaless_writer(out, writer, as_record(event))
+    except (TypeError, ValueError, AttributeError, OverflowError, KeyError) as error:
+        raise InvalidEvent(f"{name} {event.event_id}: {error}") from error
+    return out.getvalue()
+
+
 def _framed(data: bytes) -> tuple[str, dict, int]:
     """(event type, writer's schema, where the body begins) of a record in either framing."""
     if data[:1] == b"\0" and len(data) >= FRAME.size and (registry := active()) is not None:

@@ -1,7 +1,8 @@
 """Decides a recorded run again and compares. Pure.
 
 For each recorded plan the inputs are folded up to exactly the cursor it carries, ``decide`` is asked again, and what it
-says must be the recorded event byte for byte (the time stamp, which no decision reads, is copied).
+says must be the recorded event byte for byte, in the framing and schema version of the record (the time stamp, which no
+decision reads, is copied).
 """
 
 from __future__ import annotations
@@ -9,8 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from schemas import BY_NAME, CATALOGUE, Event, encode, event_id
-from schemas.events import BatchPlanned, BoundaryDetected, Cursor, EpochPlanned, RunStarted, TaskRetired
+from schemas import BY_NAME, Event, event_id
+from schemas.codec import encode_like
+from schemas.events import (
+    BatchPlanned,
+    BoundaryDetected,
+    Cursor,
+    DeadLettered,
+    EpochPlanned,
+    RunFinished,
+    RunStarted,
+    TaskRetired,
+)
 from schemas.identity import identity_of
 from streams.decide import decide
 from streams.log import Place, Record
@@ -18,9 +29,11 @@ from streams.pool import Pool, apply, initial
 from streams.reader import event_of
 
 MISSING = "not in the log"
+DEAD_LETTERS, POOL = "dead-letters", "pool"
 DECIDED = (BatchPlanned, BoundaryDetected, EpochPlanned, TaskRetired)
 PLANS = (BatchPlanned, EpochPlanned)
-DECIDED_TOPICS = frozenset(entry.topic for entry in CATALOGUE if entry.name in {cls.__name__ for cls in DECIDED})
+CONTRADICTION = (KeyError, IndexError, ValueError, TypeError)
+"""What folding or deciding raises on facts that do not belong together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,34 +73,63 @@ class Heard:
 
 @dataclass(slots=True)
 class Recording:
-    """A run's events by place in offset order, first occurrence of each id, and what could not be read."""
+    """A run's events by place in offset order, first occurrence of each id, and what could not be read.
+
+    Attributes:
+        run_id: the run.
+        started: its opening, once it was read.
+        inputs: what the pool hears, by place.
+        decided: what the pool agent said, by event id.
+        plans: the plans among it, in log order.
+        finished: its end, once it was read.
+    """
 
     run_id: str
+    started: Heard | None = None
     inputs: dict[Place, list[Heard]] = field(default_factory=dict)
     decided: dict[str, Heard] = field(default_factory=dict)
     plans: list[Heard] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
+    finished: Heard | None = None
+    _broken: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    _passed_over: set[tuple[str, int, int]] = field(default_factory=set)
     _seen: set[str] = field(default_factory=set)
 
     @property
     def forked_at_step(self) -> int:
         """Last step shared with a parent run; -1 for none."""
-        started = (h.event for lane in self.inputs.values() for h in lane if isinstance(h.event, RunStarted))
-        return next((event.forked_at_step for event in started), -1)
+        return self.started.event.forked_at_step if self.started is not None else -1
+
+    @property
+    def unreadable(self) -> list[str]:
+        """Records that cannot be read, in log order; without those that the pool agent passed over and dead-lettered."""
+        return [text for place, text in self._broken.items() if place not in self._passed_over]
+
+    @property
+    def events(self) -> list[Event]:
+        """What the pool hears, then what was decided; by place and offset."""
+        return [h.event for place in sorted(self.inputs) for h in self.inputs[place]] + [h.event for h in self.decided.values()]
 
     def add(self, records: Iterable[Record]) -> Recording:
         """Sort records of decision topics in; records of other runs are left out."""
         for record in records:
-            if record.key is not None and record.key != self.run_id.encode():
+            is_ours = record.key is None or record.key == self.run_id.encode() or record.topic == DEAD_LETTERS
+            if not is_ours:
                 continue
             try:
                 event = event_of(record)
             except ValueError as error:
-                self.unreadable.append(f"{record.topic}-{record.partition}@{record.offset}: {error}")
+                place = (record.topic, record.partition, record.offset)
+                self._broken[place] = f"{record.topic}-{record.partition}@{record.offset}: {error}"
                 continue
-            if event.run_id == self.run_id:
+            if isinstance(event, DeadLettered):
+                self._hear_dead_letter(event)
+            elif event.run_id == self.run_id:
                 self._place(Heard(event, record))
         return self
+
+    def _hear_dead_letter(self, letter: DeadLettered) -> None:
+        if letter.consumer == POOL:
+            self._passed_over.add((letter.topic, letter.partition, letter.offset))
 
     def _place(self, heard: Heard) -> None:
         if isinstance(heard.event, DECIDED):
@@ -97,6 +139,10 @@ class Recording:
                     self.plans.append(heard)
         else:
             self.inputs.setdefault(heard.record.place, []).append(heard)
+        if isinstance(heard.event, RunStarted):
+            self.started = self.started or heard
+        elif isinstance(heard.event, RunFinished):
+            self.finished = self.finished or heard
         self._seen.add(heard.event.event_id)
 
 
@@ -125,7 +171,7 @@ def compare(decided: Event, recording: Recording) -> Divergence | None:
     if heard is None:
         return Divergence(MISSING, f"{type(decided).__name__} {decided.event_id}", "-", short(decided), decided.caused_by)
     again = replace(decided, occurred_at_ms=heard.event.occurred_at_ms)
-    if encode(again) == heard.record.value:
+    if encode_like(again, heard.record.value) == heard.record.value:
         return None
     names = [n for n in again.__slots__ if getattr(again, n) != getattr(heard.event, n)] or ["bytes"]
     return Divergence(
@@ -153,12 +199,12 @@ class Repetition:
                 index += 1
             self.position[place] = index
 
-    def decide_all(self, cursor: tuple[Cursor, ...]) -> Divergence | None:
-        """Decide until nothing is due and compare each decision."""
+    def decide_all(self, cursor: tuple[Cursor, ...], may_lack: bool = False) -> Divergence | None:
+        """Decide until nothing is due and compare each decision; ``may_lack`` passes over those that are not recorded."""
         while due := decide(self.pool, cursor):
             for event in due:
                 difference = compare(event, self.recording)
-                if difference is not None:
+                if difference is not None and not (may_lack and difference.where == MISSING):
                     return difference
                 self.said.add(event.event_id)
                 self.pool = apply(self.pool, event)
@@ -180,12 +226,12 @@ class Repetition:
         return next((p.event.first_step for p in self.recording.plans
                      if isinstance(p.event, EpochPlanned) and p.event.epoch == epoch), 0)
 
-    def step(self, plan: Heard) -> Divergence | None:
-        """Repeat one recorded plan."""
+    def step(self, plan: Heard, may_lack: bool = False) -> Divergence | None:
+        """Repeat one recorded plan; ``may_lack`` as for :meth:`decide_all`."""
         if plan.event.event_id in self.said:
             return None
         self.advance({Place(c.topic, c.partition): c.next_offset for c in plan.event.input_cursor})
-        difference = self.decide_all(plan.event.input_cursor)
+        difference = self.decide_all(plan.event.input_cursor, may_lack)
         if difference is None and plan.event.event_id not in self.said:
             return Divergence(plan.where, f"{type(plan.event).__name__} {plan.event.event_id}", short(plan.event),
                               "nothing is due at its cursor", plan.event.caused_by)
@@ -195,23 +241,28 @@ class Repetition:
         """Repeat every plan, then the rest; the first difference, or ``None``.
 
         Args:
-            is_complete: whether the run ended; one that was cut off may lack its last decisions.
+            is_complete: whether the run ended; one that was cut off may lack decisions at and behind its last plan.
             on_plan: called after each plan.
         """
-        difference = first_forgery(self.recording)
-        self.inherit(self.recording.forked_at_step)
-        for plan in self.recording.plans:
-            difference = difference or self.step(plan)
-            on_plan()
-            if difference is not None and not is_complete and plan is self.recording.plans[-1] and difference.where == MISSING:
-                return None
-        return difference or self.finish(is_complete)
+        if (forged := first_forgery(self.recording)) is not None:
+            return forged
+        plans, reached = self.recording.plans, None
+        try:
+            self.inherit(self.recording.forked_at_step)
+            for reached in plans:
+                difference = self.step(reached, may_lack=not is_complete and reached is plans[-1])
+                if difference is not None:
+                    return difference
+                on_plan()
+            return self.finish(is_complete)
+        except CONTRADICTION as error:
+            where, what = (reached.where, short(reached.event)) if reached is not None else ("the log", "no plan")
+            return Divergence(where, "facts that contradict each other", what, repr(error))
 
     def finish(self, is_complete: bool) -> Divergence | None:
         """Fold the rest; every recorded decision must have been made again, and none may be missing."""
         self.advance({place: lane[-1].record.offset + 1 for place, lane in self.recording.inputs.items()})
-        difference = self.decide_all(())
-        if difference is not None and (is_complete or difference.where != MISSING):
+        if (difference := self.decide_all((), may_lack=not is_complete)) is not None:
             return difference
         for key, heard in self.recording.decided.items():
             if key not in self.said:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
+import fastavro
 import pytest
 
-from schemas import Event, decode, encode
-from schemas.events import BatchPlanned, EpochPlanned, RolloutGroupCompleted, RunStarted
+from schemas import Event, Undecodable, as_record, codec, decode, encode
+from schemas.definitions import fingerprint_of, schema_of
+from schemas.events import BatchPlanned, BoundaryDetected, EpochPlanned, RolloutGroupCompleted, RunStarted
+from schemas.registry import URL, active
 from streams.keeper import INPUT_TOPICS, OUTPUT_TOPICS, PoolKeeper
 from streams.log import MemoryLog, Record, beginning
+from streams.reader import dead_letter
 from streams.replay import MISSING, Divergence, Recording, Repetition
+from tests.schemas.registry_server import RegistryServer
 from tests.streams.building import RUN, opening, reply
 from tests.streams.test_fold import SETTINGS, mean_of
 
@@ -93,6 +99,76 @@ def test_unreadable_records_are_listed_with_their_place() -> None:
     records = live_run()
     broken = [replace(records[5], value=records[5].value[:-3]), *records]
     assert f"{records[5].topic}-0@{records[5].offset}" in Recording(RUN).add(broken).unreadable[0]
+
+
+def letter(record: Record, consumer: str) -> Record:
+    """The record of the dead letter that a consumer wrote of a record."""
+    event = dead_letter(record, Undecodable("spoilt"), RUN, consumer)
+    return replace(record, topic="dead-letters", offset=0, key=RUN.encode(), value=encode(event))
+
+
+def test_a_record_that_the_pool_agent_passed_over_is_no_difference_and_one_that_another_refused_is() -> None:
+    records = live_run()
+    spoilt = replace(records[5], value=b"no event", offset=7777)
+    assert not Recording(RUN).add([*records, spoilt, letter(spoilt, "pool")]).unreadable
+    assert Recording(RUN).add([*records, spoilt, letter(spoilt, "trainer")]).unreadable
+    elsewhere = replace(spoilt, offset=7778)
+    assert Recording(RUN).add([*records, spoilt, letter(elsewhere, "pool")]).unreadable
+    assert replayed([*records, spoilt, letter(spoilt, "pool")]) is None
+
+
+@pytest.mark.parametrize("topic", ["batches", "boundary-signals"])
+def test_a_hole_in_the_middle_of_an_unfinished_run_is_a_difference(topic: str) -> None:
+    records = live_run()
+    without = [r for r in records if not (r.topic == topic and r.offset == 1)]
+    difference = Repetition(Recording(RUN).add(without)).run(is_complete=False)
+    assert difference is not None and difference.where == MISSING
+
+
+def test_a_decision_that_was_cut_off_behind_the_last_plan_hides_no_other_difference() -> None:
+    records = live_run()
+    last = [r for r in records if r.topic == "batches"][-1]
+    cut = [r for r in records if r is not last]
+    assert Repetition(Recording(RUN).add(cut)).run(is_complete=False) is None
+    assert Repetition(Recording(RUN).add(cut)).run(is_complete=True).where == MISSING
+    spoilt = changed(cut, BoundaryDetected, 0, rank=99)
+    assert "rank" in Repetition(Recording(RUN).add(spoilt)).run(is_complete=False).what
+
+
+def test_facts_that_contradict_each_other_are_a_difference_and_no_crash() -> None:
+    records = [r for r in live_run() if not isinstance(decode(r.value), EpochPlanned)]
+    assert replayed(records) is not None
+
+
+def test_the_framing_of_a_schema_registry_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = live_run()
+    with RegistryServer() as registry:
+        monkeypatch.setenv(URL, registry.url)
+        active().register_all()
+        framed = [replace(r, value=encode(decode(r.value))) for r in records]
+        assert all(f.value != r.value for f, r in zip(framed, records, strict=True))
+        assert replayed(records) is None and replayed(framed) is None
+
+
+def test_an_older_schema_version_is_no_difference_and_another_value_in_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = live_run()
+    schema = schema_of("BatchPlanned")
+    older = {**schema, "fields": schema["fields"][::-1]}
+    parsed = fastavro.parse_schema(older, named_schemas={}, _force=True)
+    monkeypatch.setitem(codec._writers(), fingerprint_of(older), ("BatchPlanned", parsed))
+
+    def rewritten(record: Record) -> Record:
+        event = decode(record.value)
+        if not isinstance(event, BatchPlanned):
+            return record
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, parsed, as_record(event))
+        return replace(record, value=codec.MAGIC + fingerprint_of(older) + body.getvalue())
+
+    old = [rewritten(record) for record in records]
+    assert old != records and replayed(old) is None
+    other = [rewritten(record) for record in changed(records, BatchPlanned, 2, task_ids=())]
+    assert "task_ids" in replayed(other).what
 
 
 @pytest.mark.parametrize("num_plans", range(1, 9))
