@@ -133,7 +133,11 @@ class VllmClient:
 
     def version(self, deadline_s: float = BACKENDS_OWN_DEADLINE_S) -> int | None:
         """The policy version the server is labelled with, or ``None`` if it was never given one of ours."""
-        return version_in(self.get("/weight_info", deadline_s))
+        return split(self.label(deadline_s))[0]
+
+    def label(self, deadline_s: float = BACKENDS_OWN_DEADLINE_S) -> str:
+        """What the weights of the server are labelled with."""
+        return label_in(self.get("/weight_info", deadline_s))
 
 
 def label_in(answer: Mapping[str, object]) -> str:
@@ -141,7 +145,13 @@ def label_in(answer: Mapping[str, object]) -> str:
     return str(answer.get("weight_version"))
 
 
-def version_in(answer: Mapping[str, object]) -> int | None:
-    """The policy version in an answer of ``/weight_info``; ``None`` if the label is not one."""
-    label = label_in(answer)
-    return int(label) if label.isdecimal() else None
+def split(label: str) -> tuple[int | None, str]:
+    """Version and way in a label; a label that is not one of a version has none.
+
+    The way names the proof that stands behind the label; a server that was sent marked weights since has another one.
+
+    >>> split("12/3fa8"), split("12"), split("default")
+    ((12, '3fa8'), (12, ''), (None, ''))
+    """
+    version, _, way = label.partition("/")
+    return (int(version), way) if version.isdecimal() else (None, "")

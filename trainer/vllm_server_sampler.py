@@ -3,8 +3,8 @@
 Each message is one request that continues exactly the tokens of its episode. The server's answer names the prompt it
 continued, which must be those tokens. The label of the weights is read before and behind every message; a message in
 whose time the weights changed counts as sampled under the older ones. In a run every message must have a version: a
-server that carries none, as one that was started again, is not sampled from, and while weights are being proven a
-message waits.
+server that carries none, as one that was started again, is not sampled from; while weights are being proven a message
+waits; and one in whose time the server was sent marked weights is sampled again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import httpx
 from trainer.live_episode import LiveEpisode, NotWhatWasAsked, logprobs_misfit
 from trainer.sampler import OnProgress, OnRollout, Rollout, RolloutRequest, SamplingParams
 from trainer.template import Template
-from trainer.vllm_client import PROVING, ServerFacts, VllmClient, VllmError, VllmRefusal, checked, label_in, version_in
+from trainer.vllm_client import PROVING, ServerFacts, VllmClient, VllmError, VllmRefusal, checked, label_in, split
 
 COMPLETIONS = "/v1/completions"
 NUM_TRIES = 3
@@ -109,25 +109,28 @@ class VllmServerSampler:
                 raise errors.exceptions[0] from None
 
     async def _message(self, http: httpx.AsyncClient, episode: LiveEpisode, params: SamplingParams) -> None:
-        before = await self._version(http)
+        before, way = await self._label(http)
         try:
             answer = await self._ask(http, "POST", COMPLETIONS, json=self._body(episode, params))
         except VllmRefusal as error:
             episode.fail(f"message {episode.num_messages}: {error}")
             return
-        after = await self._version(http)
+        after, way_after = await self._label(http)
+        if self._needs_version and way_after != way:
+            return
         episode.accept(*message_in(answer), before if after is None or before is None else min(before, after))
 
-    async def _version(self, http: httpx.AsyncClient) -> int | None:
-        """The version the server is labelled with; in a run waits for one that is being proven, and takes no other label."""
+    async def _label(self, http: httpx.AsyncClient) -> tuple[int | None, str]:
+        """Version and way the server is labelled with; in a run waits for a version that is being proven, and takes no
+        other label."""
         if not self.facts().logprobs_mode:
-            return None
+            return None, ""
         give_up_s = time.monotonic() + self._deadline_s
         while True:
-            answer = await self._ask(http, "GET", "/weight_info")
-            version, label = version_in(answer), label_in(answer)
+            label = label_in(await self._ask(http, "GET", "/weight_info"))
+            version, way = split(label)
             if version is not None or not self._needs_version:
-                return version
+                return version, way
             if label != PROVING:
                 raise VllmError(f"{self.url} carries the label {label!r} instead of a version: it was started again, or its "
                                 "weights are in doubt; the trainer brings it up to date after its step, or when the run is resumed")

@@ -3,7 +3,8 @@
 Every step has a deadline, and an error carries the server's own words. A server is paused until its requests have ended,
 takes the weights, forgets its prefix cache and goes on. Then it samples a probe, and only if its log-probabilities are the
 trainer's is it labelled with the version; until then samplers wait. A server that does not carry the label it was given
-last, as at the start of a trainer or when it was started again, is first sent marked weights (:mod:`trainer.weight_proof`).
+last, as at the start of a trainer or when it was started again, is first sent marked weights (:mod:`trainer.weight_proof`);
+what was sampled while it had those is told by its label, which names the proof of the way too, and is sampled again.
 A server whose weights are in doubt stays paused, and no version is announced.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -143,6 +145,7 @@ class VllmSync:
     ) -> None:
         self._client, self._settings, self._transport, self._transfer = client, settings, transport, transfer
         self.version: int | None = None
+        self._way = ""
 
     def sync(self, model: PreTrainedModel, version: int, digest: str) -> Synced:
         """See :class:`WeightSync`."""
@@ -156,8 +159,10 @@ class VllmSync:
 
     def _is_as_left(self, version: int) -> bool:
         """Whether the server carries the label it was given here last; one that was started again does not."""
+        if self.version is None:
+            return False
         try:
-            return self.version is not None and self._client.version(self._settings.deadline_s) == self.version
+            return self._client.label(self._settings.deadline_s) == self._label_of(self.version)
         except VllmError as error:
             raise WeightSyncFailed(f"version {version}: not begun: {error}") from error
 
@@ -195,6 +200,7 @@ class VllmSync:
             raise WeightSyncFailed(
                 f"version {version}: {url} said it took marked weights and does not sample with them; it is paused. On a CPU: "
                 "embeddings tied to the output head (serve what trainer.serving_copy writes)?")
+        self._way = secrets.token_hex(4)
 
     def _prove(self, model: PreTrainedModel, version: int) -> float:
         settings = self._settings
@@ -211,10 +217,13 @@ class VllmSync:
                 "than the trainer's?")
         return gap
 
+    def _label_of(self, version: int) -> str:
+        return f"{version}/{self._way}"
+
     def _label(self, version: int) -> None:
         """From here on samplers go on."""
         try:
-            self._client.post("/update_weight_version", self._settings.deadline_s, {"new_version": str(version)})
+            self._client.post("/update_weight_version", self._settings.deadline_s, {"new_version": self._label_of(version)})
         except VllmError as error:
             self._close()
             raise WeightSyncFailed(f"version {version}: {error}; {self._client.url} is paused") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import httpx
@@ -12,8 +13,12 @@ from tests.trainer.toys import NUM_IDS, toy_model
 from trainer.vllm_client import VllmClient
 
 
+class Broken(Exception):
+    """What a handler raises to be answered with HTTP 500."""
+
+
 class FakeVllm:
-    """The server.
+    """The server. While it is paused, requests for messages wait, as vLLM's do; pausing waits for those under way.
 
     Attributes:
         label: its weight version.
@@ -26,6 +31,7 @@ class FakeVllm:
     def __init__(self, logprobs_mode: str = "raw_logprobs") -> None:
         self.model = toy_model()
         self.label, self.is_paused, self.logprobs_mode = "default", False, logprobs_mode
+        self._turn, self._num_sampling, self.wait_s = threading.Condition(), 0, 10.0
         self.asked: list[tuple[str, dict]] = []
         self.broken: dict[str, tuple[int, str] | Exception] = {}
         self.on_completion = lambda body: None
@@ -40,7 +46,10 @@ class FakeVllm:
             raise broken
         if broken is not None:
             return httpx.Response(broken[0], json={"error": {"message": broken[1], "code": broken[0]}})
-        return httpx.Response(200, json=getattr(self, "do" + path.replace("/", "_"))(body))
+        try:
+            return httpx.Response(200, json=getattr(self, "do" + path.replace("/", "_"))(body))
+        except Broken as error:
+            return httpx.Response(500, json={"error": {"message": str(error), "code": 500}})
 
     def client(self) -> VllmClient:
         """A client of it."""
@@ -49,6 +58,12 @@ class FakeVllm:
     def transport(self) -> httpx.MockTransport:
         """The same for the sampler's requests."""
         return httpx.MockTransport(self.handle)
+
+    def restart(self) -> None:
+        """As a server that is started again: its first weights, its first label."""
+        with self._turn:
+            self.model, self.label, self.is_paused = toy_model(), "default", False
+            self._turn.notify_all()
 
     def do_v1_models(self, body):
         return {"data": [{"id": "policy", "max_model_len": 256}]}
@@ -64,11 +79,15 @@ class FakeVllm:
         return {"success": True}
 
     def do_pause(self, body):
-        self.is_paused = True
+        with self._turn:
+            self.is_paused = True
+            assert self._turn.wait_for(lambda: not self._num_sampling, self.wait_s)
         return {"status": "paused"}
 
     def do_resume(self, body):
-        self.is_paused = False
+        with self._turn:
+            self.is_paused = False
+            self._turn.notify_all()
         return {"status": "resumed"}
 
     def do_reset_prefix_cache(self, body):
@@ -81,7 +100,18 @@ class FakeVllm:
         return {"results": [None]}
 
     def do_v1_completions(self, body):
-        assert not self.is_paused
+        with self._turn:
+            assert self._turn.wait_for(lambda: not self.is_paused, self.wait_s)
+            self._num_sampling += 1
+        try:
+            return self.sampled(body)
+        finally:
+            with self._turn:
+                self._num_sampling -= 1
+                self._turn.notify_all()
+
+    def sampled(self, body):
+        """A message of the weights that are there now."""
         self.on_completion(body)
         generator = torch.Generator().manual_seed(body["seed"])
         ids, logprobs = list(body["prompt"]), []

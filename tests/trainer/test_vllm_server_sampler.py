@@ -206,6 +206,21 @@ def test_while_new_weights_are_being_proven_a_message_waits_for_their_label():
     assert [version for _, version in rollouts[0].version_spans] == [4]
 
 
+def test_a_message_in_whose_time_the_server_was_sent_marked_weights_is_sampled_again():
+    server, answers = FakeVllm(), []
+    server.label = "4/aa"
+
+    def other_way(choice):
+        answers.append(choice)
+        server.label = "4/bb" if len(answers) == 1 else "5/bb"
+        return choice
+
+    server.change_answer = other_way
+    rollout = sampler_of(server, needs_version=True).rollout(requests_of(1, 1), PARAMS)[0]
+    assert len(answers) == 2 and answers[0]["token_ids"] == answers[1]["token_ids"]
+    assert [version for _, version in rollout.version_spans] == [4] and not rollout.error
+
+
 def test_weights_that_are_never_proven_end_the_sampling_at_the_deadline():
     server = FakeVllm()
     server.label = "proving"
