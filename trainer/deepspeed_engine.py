@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from transformers import PreTrainedModel
 
 from trainer.causal_lm import halves
@@ -109,8 +108,9 @@ class DeepSpeedEngine:
         if ours != theirs:
             raise ValueError(f"the checkpoint's optimizer state is of (ZeRO stage, processes) {theirs}, this run's "
                              f"engine has {ours}: resume with the same engine, zero_stage and num_processes")
-        self._processes.tell(("load", dict(state)))
-        self._load(state)
+        common = {name: value for name, value in state.items() if name != "shards"}
+        self._processes.tell(("load", common))
+        self._load(common, state["shards"])
 
     def _update(self, batch: UpdateBatch) -> dict[str, float]:
         sums: Sums = defaultdict(float)
@@ -141,14 +141,15 @@ class DeepSpeedEngine:
                 sums["num_updates"] += 1
 
     def _state(self, _: None) -> dict[str, object]:
+        """The whole state in the first process; the others keep none of it."""
         return {
-            "shards": self._processes.gathered(self._shards.optimizer_state()), "num_updates": self._num_updates,
+            "shards": self._processes.first_gathers(self._shards.optimizer_state()), "num_updates": self._num_updates,
             "zero_stage": self._config.zero_stage, "torch_rng": torch.get_rng_state(), **self._trained.state_dict(),
         }
 
-    def _load(self, state: Mapping[str, object]) -> None:
+    def _load(self, state: Mapping[str, object], shards: Sequence[object] | None = None) -> None:
         self._trained.load_state_dict(state)
         self._shards.send_out()
-        self._shards.load_optimizer_state(state["shards"][dist.get_rank()])
+        self._shards.load_optimizer_state(self._processes.first_scatters(shards))
         self._num_updates = int(state["num_updates"])
         torch.set_rng_state(state["torch_rng"])

@@ -77,6 +77,29 @@ class Processes:
         dist.all_gather_object(found, value, group=self._talk)
         return found
 
+    def first_gathers(self, value: T) -> list[T] | None:
+        """The values of all processes in rank order, in the first process alone; ``None`` in the others.
+
+        One value travels at a time, so no process but the first ever holds more than its own.
+        """
+        if self.rank:
+            dist.send_object_list([value], dst=0, group=self._talk)
+            return None
+        return [value, *(self._received(rank) for rank in range(1, self.size))]
+
+    def first_scatters(self, values: Sequence[T] | None) -> T:
+        """This process's value of those the first one holds in rank order; the others give ``None``."""
+        if self.rank:
+            return self._received(0)
+        for rank in range(1, self.size):
+            dist.send_object_list([values[rank]], dst=rank, group=self._talk)
+        return values[0]
+
+    def _received(self, rank: int) -> T:
+        found: list[T | None] = [None]
+        dist.recv_object_list(found, src=rank, group=self._talk)
+        return found[0]
+
     def merged(self, found: Mapping[int, T]) -> dict[int, T]:
         """The results of all processes."""
         return {key: value for part in self.gathered(dict(found)) for key, value in part.items()}

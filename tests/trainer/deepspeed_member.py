@@ -1,7 +1,7 @@
 """One process of a DeepSpeed update, started by torchrun: ``deepspeed_member.py FOLDER SETTINGS_JSON...``.
 
 The first process learns two batches under each of the settings, saves weights, metrics and state, and learns a third;
-then it does the same once more from the saved state. The others follow.
+then it does the same once more from the saved state. The others follow, and say what they were told and what they kept.
 """
 
 from __future__ import annotations
@@ -18,13 +18,34 @@ from tests.trainer.toys import toy_model
 from trainer.deepspeed_engine import DeepSpeedEngine
 
 
+class Watched(DeepSpeedEngine):
+    """Notes what a following process is told to load and what it keeps of a gathered state."""
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.seen = []
+
+    def _state(self, value):
+        state = super()._state(value)
+        self.seen.append(["kept", state["shards"]])
+        return state
+
+    def _load(self, state, shards=None):
+        self.seen.append(["told", sorted(state)])
+        super()._load(state, shards)
+
+
 def learned(values: dict, folder: Path, name: str, rank: int) -> None:
     config = settings(**values)
     reference = toy_model(3) if config.kl_coef else None
-    first = DeepSpeedEngine(toy_model(), config, reference)
+    first = (Watched if rank else DeepSpeedEngine)(toy_model(), config, reference)
     if rank:
-        first.follow()
-        DeepSpeedEngine(toy_model(), config, reference).follow()
+        seen = []
+        for engine in (first, None):
+            engine = engine or Watched(toy_model(), config, reference)
+            engine.follow()
+            seen += engine.seen
+        (folder / f"{name}.follower.json").write_text(json.dumps(seen))
         return
     metrics = [first.update(batch_of(some_sequences(toy_model(), seed), seed + 1)) for seed in range(2)]
     weights, state = {n: w.clone() for n, w in first.model.state_dict().items()}, first.state_dict()

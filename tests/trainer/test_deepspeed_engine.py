@@ -97,6 +97,12 @@ def test_two_processes_go_on_from_a_saved_state_bit_for_bit(paired, number):
     assert whole == resumed
 
 
+@pytest.mark.parametrize("number", range(len(PAIRED)))
+def test_only_the_first_process_holds_the_optimizer_state_of_all(paired, number):
+    (kept, shards), (told, names) = json.loads((paired / f"{number}.follower.json").read_text())
+    assert (kept, shards, told) == ("kept", None, "told") and "num_updates" in names and "shards" not in names
+
+
 def test_one_process_goes_on_from_a_saved_state_bit_for_bit(tmp_path):
     engine, _ = learned(engine="deepspeed", zero_stage=3)
     torch.save(engine.state_dict(), tmp_path / "state.pt")
