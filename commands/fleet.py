@@ -120,19 +120,19 @@ class Fleet(AbstractContextManager):
             return [sys.executable, "-m", "streams.worker", *shared, "--datadir", str(self._scratch / "faust")]
         if name.startswith("rollout-"):
             return [sys.executable, "-m", "commands.rollout", *shared, "--run", str(self.folder.path), "--name", name]
-        return [sys.executable, *self.launcher(name), "-m", f"commands.{name}", *shared, "--run", str(self.folder.path)]
+        return [sys.executable, *self.launcher(name), f"commands.{name}", *shared, "--run", str(self.folder.path)]
 
     def launcher(self, name: str) -> list[str]:
-        """``torchrun`` in front of a trainer whose updates are shared by several processes."""
+        """What stands in front of a module: ``torchrun`` for a trainer whose updates are shared by several processes."""
         number = self.config.trainer.num_processes
         if name != "trainer" or self.config.trainer.engine != "deepspeed" or number == 1:
-            return []
-        return ["-m", "torch.distributed.run", "--nproc-per-node", str(number), "--standalone"]
+            return ["-m"]
+        return ["-m", "torch.distributed.run", "--nproc-per-node", str(number), "--standalone", "-m", "--"]
 
     def launch(self, name: str) -> None:
         """Start one process; its ready file goes first."""
         self.ready_file(name).unlink(missing_ok=True)
-        env = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1", "DS_ACCELERATOR": "cpu",
+        env = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1",
                PORT: "0", PORT_FILE: str(self.folder.logs / f"{name}.port")}
         self.children[name] = Child(name, self.command(name), self.folder.logs / f"{name}.log", env).start()
 
@@ -154,10 +154,24 @@ class Fleet(AbstractContextManager):
             if name.startswith("rollout-") and child.exit_code == 0:
                 continue
             if self.count_restart(name) > self.config.run.restarts:
-                child.require_alive()
+                self.give_up(name)
+                continue
             self.say(f"{name} ended with exit code {child.exit_code} and is started again ({self.restarts[name]})")
             self.launch(name)
         return False
+
+    def give_up(self, name: str) -> None:
+        """What a process that crashes again and again ends: the run, or only itself while other rollout workers go on.
+
+        Raises:
+            ProcessFailed: with the last words of the process.
+        """
+        others = [other for other in self.rollout_workers() if other != name and self.children[other].is_alive()]
+        if name not in self.rollout_workers() or not others:
+            self.children[name].require_alive()
+        if self.restarts[name] == self.config.run.restarts + 1:
+            self.say(f"{name} crashed {self.restarts[name]} times and is not started again; {', '.join(others)} go on; "
+                     f"see {self.children[name].log_path}")
 
     def count_restart(self, name: str) -> int:
         """How often a process was started again, this time included."""

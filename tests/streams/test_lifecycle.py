@@ -74,7 +74,7 @@ def test_pruning_keeps_the_highest_phi_protects_the_unobserved_and_drops_the_old
     assert max(plan.num_generated for plan in of(log, EpochPlanned)) == 6
     pool, _ = play(4, 3, SETTINGS, lambda t, s: 0.5)
     live = [t for t in pool.epochs[2].order if is_variant(t)]
-    tight = Pool(**{name: getattr(pool, name) for name in pool.__slots__ if name != "config"}, config=PoolConfig(max_generated=1))
+    tight = pool._replace(config=PoolConfig(max_generated=1))
     observed = [t for t in live if pool.observations.get(t)]
     first = min(observed, key=lambda t: pool.tasks[t].position)
     assert pruned(live, tight)[0] == first
