@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 
@@ -20,6 +21,7 @@ from schemas.events import (
     TaskSeeded,
     TrajectoryRecorded,
 )
+from streams.conservation import Ledger
 from streams.log import LogGap, MemoryLog, partition_counts
 from streams.reader import EventReader
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model, toy_task
@@ -48,21 +50,25 @@ class Crash(BaseException):
 
 
 class CrashingLog(MemoryLog):
-    """A log in memory whose writer dies at a chosen append, before or after the records are in."""
+    """A log in memory whose writer dies behind a chosen number of events, also in the middle of an append.
+
+    Attributes:
+        left: Events it still takes; ``None``: all.
+        is_at_once: Whether the writer dies right behind the last of them, or only when it brings one more.
+    """
 
     def __init__(self):
         super().__init__(PARTITIONS, clock=lambda: 1)
-        self.left = None
-        self.is_written = False
+        self.left, self.is_at_once = None, False
 
     def append(self, events):
+        events = list(events)
+        super().append(events[: self.left])
         if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
-                if self.is_written:
-                    super().append(events)
+            is_cut = len(events) > self.left
+            self.left = max(0, self.left - len(events))
+            if is_cut or (self.is_at_once and not self.left):
                 raise Crash
-        super().append(events)
 
 
 def planned_events(epochs=EPOCHS):
@@ -156,27 +162,34 @@ def test_two_runs_from_the_same_log_end_in_the_same_weights(whole, tmp_path):
     assert digests_of(log) == digests_of(whole[0])
 
 
-def appends_of_a_run(tmp_path):
+def crashed_and_resumed(folder, dies_at, is_at_once=False, **values):
+    """The log of a run whose trainer died behind so many of its events and was started again."""
     log = new_log()
-    log.left = 10**6
-    train(setup_of(log, tmp_path))
-    return 10**6 - log.left
+    log.left, log.is_at_once = dies_at, is_at_once
+    with pytest.raises(Crash):
+        train(setup_of(log, folder, **values))
+    log.left = None
+    assert train(setup_of(log, folder, **values)) is RunOutcome.COMPLETED
+    return log
 
 
-@pytest.mark.parametrize("is_written", [False, True])
-def test_wherever_the_trainer_dies_it_resumes_to_the_same_weights(whole, tmp_path, is_written):
-    num_appends = appends_of_a_run(tmp_path / "count")
-    assert num_appends == 4 * 3 + 3 + 1
-    for dies_at in range(num_appends):
-        log, folder = new_log(), tmp_path / str(dies_at)
-        log.left, log.is_written = dies_at, is_written
-        with pytest.raises(Crash):
-            train(setup_of(log, folder))
-        log.left = None
-        assert train(setup_of(log, folder)) is RunOutcome.COMPLETED
-        assert digests_of(log) == digests_of(whole[0])
-        assert len(events_of(log, RunFinished)) == 1
-        assert [event.step for event in events_of(log, EvaluationCompleted)] == [0, 2, 4]
+APPENDS = (1, *(6, 2, 1), *(6, 2, 1, 1), *(6, 2, 1), *(6, 2, 1, 1), 1)
+"""Events of each append of a whole run: an evaluation, then bodies, groups, step and evaluation, at last the end."""
+BOUNDARIES = [(dies_at, False) for dies_at in range(sum(APPENDS))] + [(dies_at, True) for dies_at in accumulate(APPENDS)]
+
+
+def test_those_are_all_the_events_that_the_trainer_of_a_run_writes(whole):
+    assert len(list(reader_of(whole[0]).catch_up())) - len(list(planned_events())) == sum(APPENDS)
+
+
+@pytest.mark.parametrize(("dies_at", "is_at_once"), BOUNDARIES)
+def test_wherever_the_trainer_dies_between_two_events_it_resumes_to_the_same_weights(whole, tmp_path, dies_at, is_at_once):
+    log = crashed_and_resumed(tmp_path, dies_at, is_at_once)
+    assert digests_of(log) == digests_of(whole[0])
+    assert len(events_of(log, RunFinished)) == 1
+    assert [event.step for event in events_of(log, EvaluationCompleted)] == [0, 2, 4]
+    ledger = Ledger().add(reader_of(log).catch_up())
+    assert ledger.missing() == ledger.duplicate() == []
 
 
 class NeverPlays:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from schemas import make
+from schemas import TOPICS, make
 from schemas.events import (
     BatchPlanned,
     GroupClaimed,
@@ -20,10 +20,11 @@ from schemas.events import (
     TrajectoryRecorded,
     WeightsSynced,
 )
+from streams.conservation import Ledger
 from tests.trainer.test_loop import RUN, setup_of
 from tests.trainer.test_loop import new_log as inline_log
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model
-from tests.trainer.workers import events_of, new_log, trainer_of, worker_config, worker_of, worker_setup
+from tests.trainer.workers import events_of, new_log, reader_of, trainer_of, worker_config, worker_of, worker_setup
 from trainer.episodes import UnplayableTask
 from trainer.held_weights import WrongWeights
 from trainer.hf_sampler import HFSampler
@@ -178,6 +179,61 @@ def test_a_worker_killed_in_the_middle_of_a_group_and_started_again_loses_nothin
     assert {g.status for g in groups} == {GroupStatus.COMPLETED}
     taken = {(e.step, e.task_id): e.attempt for e in events_of(log, GroupReopened)}
     assert taken and all(g.attempt == taken.get((g.step, g.task_id), 0) for g in groups)
+
+
+class CrashingWriter:
+    """Passes a number of events on to a log that others write too, then its process is gone: at once, or at the next event."""
+
+    def __init__(self, log, left, is_at_once):
+        self._log, self.left, self._is_at_once = log, left, is_at_once
+        self.read, self.end_offsets = log.read, log.end_offsets
+
+    def append(self, events):
+        for event in events:
+            if self.left == 0:
+                raise Killed
+            self._log.append([event])
+            self.left -= 1
+            if self.left == 0 and self._is_at_once:
+                raise Killed
+
+
+NUM_OWN_EVENTS = 5 + 4 + 1
+"""What a trainer writes whose rollouts others play: versions of the weights, steps, the end."""
+
+
+@pytest.mark.parametrize("is_at_once", [False, True])
+@pytest.mark.parametrize("dies_at", range(NUM_OWN_EVENTS))
+def test_wherever_the_trainer_dies_while_a_worker_plays_it_resumes_to_the_same_weights(inline, tmp_path, dies_at, is_at_once):
+    log = new_log()
+    first, again = trainer_of(log, tmp_path), trainer_of(log, tmp_path)
+    with working(worker_of(log)):
+        with pytest.raises(Killed):
+            train(replace(first, log=CrashingWriter(log, dies_at + is_at_once, is_at_once)))
+        assert train(again) is RunOutcome.COMPLETED
+    assert digests_of(log) == digests_of(inline)
+    ledger = Ledger().add(reader_of(log, TOPICS).catch_up())
+    assert ledger.missing() == ledger.duplicate() == [] and ledger.num_late() == 0
+    versions = [event.policy_version for event in events_of(log, WeightsSynced)]
+    assert versions == sorted(versions)
+
+
+@pytest.mark.parametrize("num_bodies", [1, 4, 8, 13, 20])
+def test_a_trainer_that_dies_while_it_waits_in_the_middle_of_a_batch_finds_what_came_meanwhile(inline, tmp_path, num_bodies):
+    log = new_log()
+
+    def dies() -> bool:
+        if len(events_of(log, TrajectoryRecorded)) >= num_bodies:
+            raise Killed
+        return False
+
+    first, again = trainer_of(log, tmp_path, should_stop=dies), trainer_of(log, tmp_path)
+    with working(worker_of(log)):
+        with pytest.raises(Killed):
+            train(first)
+        assert train(again) is RunOutcome.COMPLETED
+    assert digests_of(log) == digests_of(inline)
+    assert len(events_of(log, TrajectoryRecorded)) == 4 * 2 * 3
 
 
 def test_a_late_first_attempt_behind_the_second_is_counted_and_changes_nothing(tmp_path):
