@@ -7,9 +7,9 @@ import pytest
 from commands.config import DEFAULT_FILE, StageSection, load_config
 
 FOLDER = DEFAULT_FILE.parent
-SOURCED = ("paper-qwen3-4b.toml", "envtuning.toml")
+SOURCED = ("default.toml", "paper-qwen3-4b.toml", "envtuning.toml")
 WORDS = (
-    "RODS", "EnvTuning", "paper", "choice", "likewise", "verl", "bfloat16 server", "unpublished", "plain environment")
+    "RODS", "measured", "EnvTuning", "paper", "choice", "likewise", "verl", "bfloat16 server", "unpublished", "plain environment")
 
 
 def config_of(name):
