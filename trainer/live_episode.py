@@ -150,16 +150,22 @@ def message_seed(seed: int, key: StreamKey, number: int) -> int:
 def logprobs_misfit(mode: str, params: SamplingParams) -> str:
     """Why an engine's log-probabilities are not those of the distribution scaled by temperature; empty if they are.
 
+    Greedy messages are never learned from; vLLM gives them log-probabilities at temperature 1 in either mode.
+
     >>> logprobs_misfit("raw_logprobs", SamplingParams(0, 8, 8)), logprobs_misfit("processed_logprobs", SamplingParams(0, 8, 8))
     ('', '')
     >>> logprobs_misfit("raw_logprobs", SamplingParams(0, 8, 8, temperature=0.7))
     'logprobs_mode raw_logprobs ignores temperature 0.7: start vLLM with --logprobs-mode processed_logprobs'
+    >>> logprobs_misfit("processed_logprobs", SamplingParams(0, 8, 8, temperature=0.7, greedy=True))
+    ''
     """
+    if mode not in ("raw_logprobs", "processed_logprobs"):
+        return f"logprobs_mode {mode} gives no log-probabilities"
     if params.greedy:
-        return "" if mode == "raw_logprobs" else f"greedy sampling needs logprobs_mode raw_logprobs, not {mode}"
+        return ""
     if mode == "raw_logprobs" and params.temperature != 1.0:
         return (f"logprobs_mode raw_logprobs ignores temperature {params.temperature}: start vLLM with "
                 "--logprobs-mode processed_logprobs")
     if mode == "processed_logprobs" and params.top_p != 1.0:
         return f"logprobs_mode processed_logprobs is of the nucleus of top_p {params.top_p}: sample with top_p 1"
-    return "" if mode in ("raw_logprobs", "processed_logprobs") else f"logprobs_mode {mode} gives no log-probabilities"
+    return ""

@@ -1,6 +1,8 @@
 """From settings to samplers."""
 
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,8 @@ from trainer.players import ASSET
 from trainer.policy import load_policy
 from trainer.vllm_server_sampler import VllmServerSampler
 from trainer.weight_sync import FolderSync, VllmSync
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +62,13 @@ def test_a_run_that_samples_from_servers_must_name_them(policy):
     ("worker", "url"), [("rollout-0", "a"), ("rollout-1", "b"), ("rollout-12", "a"), ("gpu", "a"), ("7", "b")])
 def test_a_workers_number_chooses_its_server(worker, url):
     assert server_of(("a", "b"), worker) == url
+
+
+def test_the_alert_of_drift_fires_where_the_trainer_raises_its_alarm():
+    rules = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
+    assert f'rods_logprob_gap{{stat="mean"}} > {config_of().trainer.logprob_gap_alarm:g}\n' in rules
+    shipped = [tomllib.loads(path.read_text()) for path in (*ROOT.glob("commands/configs/*.toml"), ROOT / "deploy" / "gpu.toml")]
+    assert {config.get("trainer", {}).get("logprob_gap_alarm", 0.1) for config in shipped} == {0.1}
 
 
 def test_settings_of_workers_and_servers_are_refused_with_their_key():

@@ -172,6 +172,30 @@ def test_progress_is_told_up_to_the_last_rollout(model):
     assert told == sorted(told)
 
 
+def fed_to(model, requests):
+    """What was played, and the token ids of every call of the decoder, shape (live rows, new tokens)."""
+    sampler, fed = HFSampler(model, ToyTemplate()), []
+    handle = model.model.register_forward_pre_hook(lambda _, args, kwargs: fed.append(kwargs["input_ids"].numpy()), with_kwargs=True)
+    try:
+        return sampler.rollout(requests, PARAMS), fed
+    finally:
+        handle.remove()
+
+
+def test_every_position_is_read_once_however_many_turns_an_episode_has(model):
+    requests = [RolloutRequest(task, ToyEpisode(task), 0, (1, task.task_id, k)) for k, task in enumerate(some_tasks())]
+    for request in requests:
+        (rollout,), fed = fed_to(model, [request])
+        assert np.concatenate(fed, axis=1)[0].tolist() == rollout.token_ids[:-1].tolist()
+        assert len(spans_of(rollout)) == 2 * len(rollout.episode.messages)
+    assert max(len(request.episode.messages) for request in requests) > 2
+
+
+def test_rows_of_a_batch_are_read_once_too(model):
+    played, fed = fed_to(model, requests_of(some_tasks()))
+    assert sum(ids.size for ids in fed) == sum(len(rollout.token_ids) - 1 for rollout in played)
+
+
 def test_no_requests_give_no_rollouts(model):
     assert HFSampler(model, ToyTemplate()).rollout([], PARAMS) == []
 

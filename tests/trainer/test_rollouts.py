@@ -8,11 +8,22 @@ import pytest
 from schemas import decode, encode, make
 from schemas.events import BatchPlanned, FinishReason, GroupStatus, RewardKind
 from schemas.packed import unpack_ids, unpack_logprobs, unpack_mask
+from tests.trainer.fake_vllm import FakeVllm
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model, toy_task
 from trainer.episodes import UnplayableTask
 from trainer.hf_sampler import HFSampler
-from trainer.rollouts import batch_metrics, group_status, groups_of, play_batch, rewards_of, update_batch_from_events
+from trainer.rollouts import (
+    PlayedBy,
+    batch_metrics,
+    group_status,
+    groups_of,
+    play_batch,
+    rewards_of,
+    update_batch_from_events,
+)
 from trainer.sampler import SamplingParams
+from trainer.staleness import Bound, sorted_out
+from trainer.vllm_server_sampler import VllmServerSampler
 
 TASKS = {task.task_id: task for task in (toy_task("base_0", 2), toy_task("base_1", 3), toy_task("base_2", 1))}
 PARAMS = SamplingParams(seed=5, max_message_tokens=30, max_episode_tokens=120)
@@ -55,6 +66,28 @@ def test_a_planned_batch_becomes_k_bodies_a_task_and_one_group_a_task(trajectori
         assert group.codes == tuple(tuple(message.code for message in member.messages) for member in members)
         assert {len(verdicts) for verdicts in group.turn_verdicts} == {len(TASKS[group.task_id].turns)}
         assert (group.status, group.num_valid, group.policy_version) == (GroupStatus.COMPLETED, K, 2)
+
+
+def test_a_rollout_that_spans_an_update_names_both_versions_and_is_as_stale_as_its_oldest_token():
+    server = FakeVllm()
+    server.label = "4/way"
+    num_messages = iter(range(100))
+    server.on_completion = lambda body: setattr(server, "label", "4/way" if next(num_messages) < 1 else "5/way")
+    sampler = VllmServerSampler(
+        "http://fake:1", ToyTemplate(), client=server.client(), transport=server.transport, needs_version=True)
+    plan = plan_of(("base_1",), step=7)
+    bodies = play_batch(plan, TASKS, 2, sampler, replace(PARAMS, max_episode_tokens=200), ToyEpisode, by=PlayedBy(6))
+    spanning = next(body for body in bodies if body.version_spans)
+    starts = [int(at) + 1 for at in np.flatnonzero(np.diff(unpack_mask(spanning.mask).astype(int)) == 1)]
+    assert [span.policy_version for span in spanning.version_spans] == [4, 5]
+    assert spanning.version_spans[0].first_token == starts[0] and spanning.version_spans[1].first_token in starts[1:]
+    assert spanning.policy_version == 4 and decode(encode(spanning)) == spanning
+    (group,) = groups_of(plan, bodies)
+    assert group.policy_version == 4
+    assert batch_metrics([group], by_id(bodies))["staleness_max"] == 2.0
+    assert sorted_out([group], by_id(bodies), Bound(max_staleness=2))[0] == [group]
+    kept, (dropped,) = sorted_out([group], by_id(bodies), Bound(max_staleness=1))
+    assert kept == [] and (dropped.staleness, dropped.policy_version) == (2, 4)
 
 
 def test_every_event_names_its_plan_as_cause_and_survives_the_wire(trajectories, groups):
