@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -65,6 +67,9 @@ def tap(
         command.listen(topic, source, runs, run_id=run_id, since=since, until=until, where=where or [], follow=follow,
                        limit=limit, style=style, out=out, unpack=unpack)
     except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
 
 
@@ -138,11 +143,12 @@ def replay(
     name: RunName = None, runs: Runs = Path("runs"), as_json: AsJson = False,
     parts: Annotated[str, typer.Option(help="decisions,learning,rewards: what to repeat.")] = "decisions,learning,rewards",
     source: Annotated[str, typer.Option("--from", help="Broker (host:port) to read from instead of the archive.")] = "",
+    checkpoints: Annotated[Path | None, typer.Option(help="Checkpoints of the run, if they are not in its folder.")] = None,
 ) -> None:
     """Decide, learn and play a recorded run again; exit code 0 only if all is equal."""
     from commands import replay as command
 
-    raise typer.Exit(0 if command.show(name, runs, source, tuple(parts.split(",")), as_json, console) else 1)
+    raise typer.Exit(0 if command.show(name, runs, source, parts, checkpoints, as_json, console) else 1)
 
 
 @app.command()

@@ -272,12 +272,21 @@ class ArchiveLog:
     def read(self, cursor: Cursor, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
         deadline = time.monotonic() + timeout_s
         while True:
-            found: list[Record] = []
-            for place, offset in sorted(cursor.items()):
-                found += self._take(place, offset, max_records - len(found))
+            found = self._found(cursor, max_records)
             if found or time.monotonic() >= deadline:
                 return found
             time.sleep(min(0.02, timeout_s))
+
+    def _found(self, cursor: Cursor, max_records: int) -> list[Record]:
+        """What is there now: an equal share of each place first, so that none runs ahead, then what still fits."""
+        found: list[Record] = []
+        reached = dict(sorted(cursor.items()))
+        for most in (max_records // max(1, len(reached)), max_records):
+            for place, offset in reached.items():
+                taken = self._take(place, offset, min(most, max_records - len(found)))
+                reached[place] += len(taken)
+                found += taken
+        return found
 
     def _take(self, place: Place, offset: int, most: int) -> list[Record]:
         taken: list[Record] = []

@@ -146,15 +146,20 @@ class Recording:
         self._seen.add(heard.event.event_id)
 
 
+def forgery(event: Event, where: str) -> Divergence | None:
+    """What is wrong with an event whose id does not follow from its own fields."""
+    name, identity = type(event).__name__, identity_of(event)
+    expected, alias = event_id(event.run_id, name, *identity), BY_NAME[name].alias
+    for field_name in filter(None, ("event_id", alias)):
+        if getattr(event, field_name) != expected:
+            return Divergence(where, f"{field_name} of {name}", getattr(event, field_name), expected, str(identity))
+    return None
+
+
 def first_forgery(recording: Recording) -> Divergence | None:
     """The first event whose id does not follow from its own fields."""
     heard = [h for lane in recording.inputs.values() for h in lane] + list(recording.decided.values())
-    for item in heard:
-        entry = BY_NAME[type(item.event).__name__]
-        expected = event_id(item.event.run_id, entry.name, *identity_of(item.event))
-        if expected != item.event.event_id:
-            return Divergence(item.where, f"event_id of {entry.name}", item.event.event_id, expected, str(identity_of(item.event)))
-    return None
+    return next((found for item in heard if (found := forgery(item.event, item.where)) is not None), None)
 
 
 def short(event: Event) -> str:

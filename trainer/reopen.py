@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from schemas import Event, encode
 from schemas.events import StepCompleted
 from streams.log import LogGap
 from trainer.checkpoint import (
-    Checkpoint,
     checkpoint_name,
     complete_checkpoints,
     is_complete,
@@ -25,60 +25,93 @@ from trainer.checkpoint import (
 )
 from trainer.config import TrainerConfig
 from trainer.engine import Engine
+from trainer.engines import engine_of
 from trainer.policy import Policy, load_policy
 from trainer.repeat import learn_again
-from trainer.torch_engine import TorchEngine
 from trainer.view import RunView
+
+
+class NoWeights(LogGap):
+    """The initial weights of a run are not at hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A policy at the start of a run and an engine that holds it."""
+    """A policy at the start of a run and an engine that holds it.
+
+    Attributes:
+        policy: the policy; its model is the engine's.
+        engine: as it was after the step that was asked for.
+        initial_digest: SHA-256 of the weights before the first step.
+    """
 
     policy: Policy
     engine: Engine
+    initial_digest: str
 
 
-def initial_policy(checkpoints: Path) -> Policy:
-    """The policy a run started from: its checkpoint of step 0.
+def initial_policy(checkpoints: Path | None, model: str = "") -> Policy:
+    """The policy a run started from: its checkpoint of step 0, or the model that was taken.
+
+    Args:
+        checkpoints: of the run; ``None`` where they are not at hand.
+        model: folder of the model the run was configured with; the caller compares the weights digest.
 
     Raises:
-        LogGap: that checkpoint is missing.
+        NoWeights: neither is there.
     """
     disable_progress_bar()
-    start = checkpoints / checkpoint_name(0)
-    if not is_complete(start):
-        raise LogGap(f"{start} is missing or incomplete: the initial weights of the run are needed to learn it again")
-    return load_policy(start)
+    if checkpoints is not None and is_complete(checkpoints / checkpoint_name(0)):
+        return load_policy(checkpoints / checkpoint_name(0))
+    if model and Path(model).is_dir():
+        return load_policy(model)
+    where = f"{checkpoints / checkpoint_name(0)} is missing or incomplete" if checkpoints else "there is no folder of checkpoints"
+    raise NoWeights(f"{where}: the initial weights of the run are needed to learn it again")
 
 
-def initial_engine(checkpoints: Path, config: TrainerConfig, step: int = 0) -> Opened:
-    """Policy and engine as they were after a step whose checkpoint is kept; fresh at step 0.
+def initial_engine(checkpoints: Path | None, config: TrainerConfig, step: int = 0, model: str = "") -> Opened:
+    """Policy and engine as they were after a step whose checkpoint is kept; fresh at step 0. Always in this one process.
+
+    Args:
+        checkpoints: see :func:`initial_policy`.
+        config: settings of the updates.
+        step: the step.
+        model: see :func:`initial_policy`.
 
     Raises:
-        LogGap: the checkpoint is missing.
+        NoWeights: the initial weights are not at hand.
+        LogGap: the checkpoint is missing, or holds the state of several processes.
+        EngineUnavailable: DeepSpeed or peft is asked for and not installed.
     """
-    policy = initial_policy(checkpoints)
-    reference = initial_policy(checkpoints).model.eval() if config.kl_coef > 0 else None
-    opened = Opened(policy, TorchEngine(policy.model, config, reference))
+    policy = initial_policy(checkpoints, model)
+    reference = initial_policy(checkpoints, model).model.eval() if config.kl_coef > 0 else None
+    engine = engine_of(policy.model, config, reference)
+    opened = Opened(policy, engine, engine.digest())
     if step:
-        found = next((c for c in complete_checkpoints(checkpoints) if c.step == step), None)
+        found = next((c for c in complete_checkpoints(checkpoints) if c.step == step), None) if checkpoints else None
         if found is None:
-            raise LogGap(f"{checkpoints / checkpoint_name(step)} is missing or incomplete: the run was forked there")
-        load_weights(found, policy.model)
-        opened.engine.load_state_dict(load_training_state(found)["engine"])
+            raise LogGap(f"the checkpoint {checkpoint_name(step)} is missing or incomplete in {checkpoints}: the run was forked there")
+        load_weights(found, engine.model)
+        try:
+            engine.load_state_dict(load_training_state(found)["engine"])
+        except ValueError as error:
+            raise LogGap(f"{found.path} cannot be continued in one process: {error}") from error
     return opened
 
 
-def largest_difference(model: torch.nn.Module, checkpoints: Path, step: int) -> float | None:
-    """Largest absolute difference of any weight to the checkpoint of a step; ``None`` if there is no such checkpoint."""
-    found = next((c for c in complete_checkpoints(checkpoints) if c.step == step), None)
+def largest_difference(model: PreTrainedModel, checkpoints: Path | None, step: int) -> float | None:
+    """Largest absolute difference of any weight to the checkpoint of a step; ``None`` if there is no such checkpoint.
+
+    Raises:
+        BrokenCheckpoint: it holds another model.
+    """
+    found = next((c for c in complete_checkpoints(checkpoints) if c.step == step), None) if checkpoints else None
     if found is None:
         return None
-    ours = {name: value.detach().clone() for name, value in model.state_dict().items()}
-    load_weights(Checkpoint(found.path, step), model)
-    theirs = model.state_dict()
-    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+    theirs = copy.deepcopy(model)
+    load_weights(found, theirs)
+    ours = model.state_dict()
+    return max(float((ours[name] - value).abs().max()) for name, value in theirs.state_dict().items())
 
 
 def copy_start(source: Path, target: Path) -> None:

@@ -15,7 +15,7 @@ from streams.archiver import mirror, restore
 from streams.connection import Connection
 from streams.embedded_broker import EmbeddedBroker
 from streams.kafka_log import KafkaLog
-from streams.log import LogGap, LogUnavailable, Place, Record
+from streams.log import LogGap, LogUnavailable, Place, Record, beginning
 from streams.refold import fold_archive
 from streams.scan import scan_archive
 from streams.topics import ensure_topics, partitions_of
@@ -217,3 +217,14 @@ def test_one_who_follows_an_archive_refuses_damage_and_waits_for_the_rest_of_hal
     path.write_bytes(data[: second.end - 1] + b"?" + data[second.end :])
     with pytest.raises(LogGap, match="batches-0 offsets 1 to 1: .* is damaged"):
         ArchiveTail(tmp_path, ["batches"]).read(0.0)
+
+
+def test_a_reader_of_several_partitions_gets_a_share_of_each(tmp_path: Path) -> None:
+    log = ArchiveLog(tmp_path, {"batches": 2})
+    log.mirror([Record("batches", number, offset, 1, b"k", b"v") for number in (0, 1) for offset in range(10)])
+    log.sync()
+    cursor = beginning(["batches"], {"batches": 2})
+    first = log.read(cursor, max_records=6, timeout_s=0.0)
+    assert [(r.partition, r.offset) for r in first] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    rest = log.read({Place("batches", 0): 9, Place("batches", 1): 3}, max_records=6, timeout_s=0.0)
+    assert [(r.partition, r.offset) for r in rest] == [(0, 9), (1, 3), (1, 4), (1, 5), (1, 6), (1, 7)]

@@ -1,0 +1,182 @@
+"""The trainer's part of ``rods replay``: learn again from the recorded rollouts, play them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.progress import Progress
+
+from commands.config import ConfigError
+from commands.replay_report import DIFFERS, TOLERANCE, Report
+from commands.replay_source import Source
+from commands.trainer import installed_versions, policy_folder
+from streams.fork import ForkMode
+from streams.log import LogGap
+from streams.replay import Divergence
+from trainer.engine import Engine
+from trainer.engines import EngineUnavailable
+from trainer.episodes import EpisodeMaker
+from trainer.policy import tokenizer_digest
+from trainer.reopen import NoWeights, Opened, initial_engine, initial_policy, largest_difference
+from trainer.repeat import WEIGHTS, Bodies, learn_again, rewards_again, step_divergence, weights_divergence
+from trainer.view import RunView
+
+WEIGHT_TOLERANCE = 1e-4
+"""Largest absolute difference of a weight that another machine may make."""
+
+
+def view_of(source: Source) -> RunView:
+    """Everything the trainer heard, without bodies."""
+    view = RunView()
+    view.hear(source.facts.events)
+    return view
+
+
+def learning(source: Source, report: Report, progress: Progress) -> None:
+    """Every update from the recorded trajectories, from the recorded initial weights.
+
+    Raises:
+        LogGap: something that was learned from is not in the log.
+        ConfigError: the engine of the run is not installed.
+    """
+    view, start = view_of(source), inherited_steps(source)
+    steps = steps_of(source, view, start)
+    task = progress.add_task("learning", total=len(steps))
+    try:
+        opened = initial_engine(source.checkpoints, source.config.trainer, start, policy_folder(source.config))
+    except NoWeights as error:
+        report.skip("learning", f"{error}; say where with --checkpoints")
+        return
+    except EngineUnavailable as error:
+        raise ConfigError(f"learning cannot be repeated: {error}") from error
+    difference, gaps = start_divergence(source, opened), {}
+    if difference is None:
+        difference, gaps = updates_again(source, view, opened.engine, steps, lambda: progress.advance(task))
+    opened.engine.close()
+    report.set("learning", difference or end_divergence(source, view), len(steps), f"bit for bit, {_threads(source)}")
+    if difference is not None:
+        report.notes["learning"] = ""
+        if difference.what == WEIGHTS:
+            judge(source, report, gaps)
+
+
+def _threads(source: Source) -> str:
+    return f"{source.config.trainer.num_threads} torch thread(s)"
+
+
+def inherited_steps(source: Source) -> int:
+    """Steps that a continuing fork took over with their weights; 0 for a run of its own."""
+    return source.started.forked_at_step if source.started.fork_mode == ForkMode.CONTINUE.value else 0
+
+
+def steps_of(source: Source, view: RunView, start: int) -> list[int]:
+    """The steps to learn again: all behind those that were taken over.
+
+    Raises:
+        LogGap: one that must have been completed is not in the log.
+    """
+    finished = [source.facts.finished.event.step] if source.facts.finished is not None else []
+    steps = list(range(start + 1, max([start, *view.steps, *finished]) + 1))
+    absent = [step for step in steps if step not in view.steps]
+    if absent:
+        raise LogGap(f"StepCompleted of step {', '.join(map(str, absent[:10]))} is not in the log")
+    return steps
+
+
+def start_divergence(source: Source, opened: Opened) -> Divergence | None:
+    """What RunStarted says of the initial policy and the one at hand is not."""
+    policy, started = opened.policy, source.started
+    sides = (
+        ("weights_digest", opened.initial_digest), ("template_hash", policy.template.digest),
+        ("tokenizer_hash", tokenizer_digest(policy.tokenizer)),
+    )
+    for name, here in sides:
+        if getattr(started, name) != here:
+            return Divergence(source.facts.started.where, f"{name} of RunStarted", getattr(started, name), here,
+                              f"initial policy in {policy.model.name_or_path}")
+    return None
+
+
+def end_divergence(source: Source, view: RunView) -> Divergence | None:
+    """What RunFinished says of the last step and StepCompleted does not."""
+    finished, last = source.facts.finished, max(view.steps, default=0)
+    if finished is None or not last:
+        return None
+    done = view.steps[last]
+    sides = (("weights_digest", finished.event.weights_digest, done.weights_digest), ("step", finished.event.step, done.step),
+             ("epoch", finished.event.epoch, done.epoch))
+    return next((Divergence(finished.where, f"{name} of RunFinished", str(said), str(was), f"StepCompleted {done.event_id}")
+                 for name, said, was in sides if said != was), None)
+
+
+def updates_again(
+    source: Source, view: RunView, engine: Engine, steps: Sequence[int], on_step: Callable[[], None]
+) -> tuple[Divergence | None, dict[int, float]]:
+    """Learn all steps again, also behind a difference of weights.
+
+    Returns:
+        The first difference, and by step the largest difference of a weight to each kept checkpoint from there on.
+
+    Raises:
+        LogGap: something that was learned from is not in the log.
+    """
+    first, gaps = None, {}
+    bodies = Bodies(source.bodies(), source.run_id)
+    try:
+        for learned in learn_again(view, bodies.take, engine, source.config.trainer, steps):
+            on_step()
+            if learned.recorded == learned.repeated:
+                found = step_divergence(learned, view) if source.config.trainer.num_processes == 1 else None
+                if found is not None:
+                    return first or found, gaps
+                continue
+            first = first or weights_divergence(learned, view)
+            gap = largest_difference(engine.model, source.checkpoints, learned.step)
+            if gap is not None:
+                gaps[learned.step] = gap
+    except LogGap:
+        if first is None:
+            raise
+    return first, gaps
+
+
+def judge(source: Source, report: Report, gaps: Mapping[int, float]) -> None:
+    """Other weights: within the tolerance at every kept checkpoint is as good as it gets on another machine, and no better
+    than any other difference on the same one."""
+    other = circumstances(source)
+    gap, at = max(gaps.values(), default=None), ", ".join(map(str, gaps))
+    within = gap is not None and gap <= WEIGHT_TOLERANCE
+    size = (f"largest weight difference {gap:.1e} at the kept checkpoints of step {at}, tolerance {WEIGHT_TOLERANCE:.0e}"
+            if gap is not None else "no checkpoint behind it is kept to measure the difference by")
+    where = f"recorded -> here: {'; '.join(other)}" if other else (
+        f"CPU ({source.started.versions.get('cpu')}) and packages are those of the run, {_threads(source)}: equal bits are asked for")
+    report.verdicts["learning"] = TOLERANCE if within and other else DIFFERS
+    report.notes["learning"] = f"{size}; {where}"
+
+
+def circumstances(source: Source) -> list[str]:
+    """What is not here as it was when the run was recorded: CPU, packages, number of processes."""
+    here, there = installed_versions(source.config.tasks.environment), source.started.versions
+    names = sorted(here.keys() | there.keys(), key=lambda name: (name != "cpu", name))
+    found = [f"{name} {there.get(name, 'not recorded')} -> {here.get(name, 'unknown')}" for name in names
+             if here.get(name) != there.get(name)]
+    processes = source.config.trainer.num_processes
+    return [*found, f"{processes} processes -> 1"] if processes > 1 else found
+
+
+def rewards(source: Source, report: Report, progress: Progress) -> None:
+    """Every recorded call in fresh simulators.
+
+    Raises:
+        LogGap: a group, task or trajectory is not in the log.
+    """
+    view = view_of(source)
+    task = progress.add_task("rewards", total=len(view.groups))
+    try:
+        policy = initial_policy(source.checkpoints, policy_folder(source.config))
+    except NoWeights as error:
+        report.skip("rewards", f"{error}; say where with --checkpoints")
+        return
+    bodies = Bodies(source.bodies(), source.run_id)
+    difference = rewards_again(view, bodies, EpisodeMaker(policy.template.parser), lambda: progress.advance(task))
+    report.set("rewards", difference, len(view.groups))

@@ -1,0 +1,192 @@
+"""What a replay reads: the log, the run in it, its settings and its checkpoints; and whether the run contradicts itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import Progress
+
+from commands.config import ConfigError, RunConfig, load_config, validated
+from commands.folder import RunFolder, find_run
+from commands.source import archive_folder, run_folder
+from schemas.events import RunStarted
+from streams.archive import ArchiveLog, partitions_in
+from streams.archive_index import Problem, verify
+from streams.discovery import existing, partitions_on
+from streams.kafka_log import KafkaLog
+from streams.keeper import INPUT_TOPICS, OUTPUT_TOPICS
+from streams.log import Log, LogGap
+from streams.replay import DEAD_LETTERS, Divergence, Recording
+from streams.scan import Scanned, scan_log, scanned
+
+FACT_TOPICS = (*INPUT_TOPICS, *OUTPUT_TOPICS, DEAD_LETTERS)
+BODIES = "trajectories"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where to look for a run.
+
+    Attributes:
+        name: as the user says it; the log's only run if empty.
+        log: the log.
+        partitions: number of partitions by topic.
+        archive: its folder; ``None`` for a broker.
+        folder: the run's folder; ``None`` where it is not known.
+        runs: where run folders lie.
+        damage: faults of the archive.
+    """
+
+    name: str
+    log: Log
+    partitions: Mapping[str, int]
+    archive: Path | None
+    folder: RunFolder | None
+    runs: Path
+    damage: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A recorded run, its facts in memory.
+
+    Attributes:
+        origin: where it lies.
+        facts: what the pool heard and said.
+        config: the settings recorded in RunStarted.
+        folder: the run's folder; ``None`` where there is none here.
+        checkpoints: folder of its checkpoints; ``None`` where they are not at hand.
+    """
+
+    origin: Origin
+    facts: Recording
+    config: RunConfig
+    folder: RunFolder | None
+    checkpoints: Path | None
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self.facts.run_id
+
+    @property
+    def started(self) -> RunStarted:
+        """Its opening."""
+        return self.facts.started.event
+
+    def bodies(self) -> Iterator[Scanned]:
+        """The trajectories of the log from the beginning, read as they are asked for."""
+        topics = [BODIES] if BODIES in self.origin.partitions else []
+        return map(scanned, scan_log(self.origin.log, topics))
+
+
+def origin_of(name: str | None, runs: Path, bootstrap_servers: str) -> Origin:
+    """Where a run lies: a run folder, an archive folder alone, or the topics of a broker.
+
+    Raises:
+        ConfigError: there is no such run.
+        LogUnavailable: the broker does not answer or has no such topics.
+    """
+    if not bootstrap_servers:
+        archive = archive_folder(name, runs)
+        folder, partitions = run_folder(archive), partitions_in(archive)
+        if not partitions:
+            raise ConfigError(f"{archive} holds no topic")
+        return Origin(folder.run_id if folder else "", ArchiveLog(archive), partitions, archive, folder, runs, verify(archive).problems)
+    folder = _folder_of(name, runs)
+    kafka = load_config(None, os.environ, []).kafka
+    prefix = validated(folder.config(), str(folder.config_file)).kafka.topic_prefix if folder else kafka.topic_prefix
+    connection = existing(bootstrap_servers, prefix, kafka.client)
+    return Origin(folder.run_id if folder else name or "", KafkaLog(connection), partitions_on(connection), None, folder, runs)
+
+
+def _folder_of(name: str | None, runs: Path) -> RunFolder | None:
+    """The folder of a run that is read from a broker; it may have none here."""
+    try:
+        return find_run(name, runs) if name else None
+    except ConfigError:
+        return None
+
+
+def source_of(origin: Origin, checkpoints: Path | None, progress: Progress) -> Source:
+    """Read the facts of a run.
+
+    Args:
+        origin: where it lies.
+        checkpoints: where its checkpoints lie, if not in its folder.
+        progress: gets a bar with the number of records.
+
+    Raises:
+        LogGap: the log holds no such run, or offsets are missing.
+    """
+    run_id = run_in(origin)
+    topics = [topic for topic in FACT_TOPICS if topic in origin.partitions]
+    task = progress.add_task("reading", total=sum(origin.log.end_offsets(topics).values()))
+    facts = Recording(run_id)
+    for record in scan_log(origin.log, topics):
+        facts.add([record])
+        progress.advance(task)
+    config = validated(settings_in(facts.started.event), f"RunStarted of {run_id}")
+    folder = origin.folder or _folder_of(run_id, origin.runs)
+    return Source(origin, facts, config, folder, checkpoints or (folder.checkpoints if folder else None))
+
+
+def run_in(origin: Origin) -> str:
+    """Id of the run that is meant: the one named, else the only one in the log.
+
+    Raises:
+        LogGap: the log does not hold it, or holds several and none was named.
+    """
+    topics = [topic for topic in ("runs",) if topic in origin.partitions]
+    events = (item.event for item in map(scanned, scan_log(origin.log, topics)))
+    known = list(dict.fromkeys(event.run_id for event in events if isinstance(event, RunStarted)))
+    if origin.name in known:
+        return origin.name
+    is_copy = origin.archive is not None and len(known) == 1
+    if len(known) == 1 and (is_copy or not origin.name):
+        return known[0]
+    wanted = f"no RunStarted of {origin.name}" if origin.name else "no RunStarted" if not known else "several runs"
+    raise LogGap(f"{origin.archive or 'the broker'} holds {wanted}; it holds the runs {known}. Is it the right run, archive, "
+                 "--from and topic prefix?")
+
+
+def settings_in(started: RunStarted) -> dict:
+    """The configuration recorded in RunStarted.
+
+    Raises:
+        LogGap: it cannot be read.
+    """
+    try:
+        return json.loads(started.config_json)
+    except ValueError as error:
+        raise LogGap(f"RunStarted {started.event_id}: its configuration cannot be read: {error}") from error
+
+
+def settings_divergence(source: Source) -> Divergence | None:
+    """The settings in which the run's folder and its RunStarted differ."""
+    if source.folder is None:
+        return None
+    recorded, written = flat(settings_in(source.started)), flat(source.folder.config())
+    keys = sorted(key for key in recorded.keys() | written.keys() if recorded.get(key) != written.get(key))
+    if not keys:
+        return None
+    sides = ["; ".join(f"{key} = {side.get(key, '-')}" for key in keys[:5]) for side in (recorded, written)]
+    what = f"setting {', '.join(keys[:5])}" + (f" and {len(keys) - 5} more" if keys[5:] else "")
+    return Divergence(source.facts.started.where, what, f"RunStarted: {sides[0]}", f"{source.folder.config_file}: {sides[1]}",
+                      source.started.event_id)
+
+
+def flat(tree: object, path: str = "") -> dict[str, object]:
+    """Leaves of nested tables and lists by dotted path.
+
+    >>> flat({"a": {"b": 1}, "c": [2, {"d": 3}]})
+    {'a.b': 1, 'c.0': 2, 'c.1.d': 3}
+    """
+    if isinstance(tree, dict | list) and tree:
+        items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        return {key: leaf for name, part in items for key, leaf in flat(part, f"{path}.{name}" if path else str(name)).items()}
+    return {path: tree}
