@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from schemas.events import RunOutcome, StageStarted, StepCompleted
+from streams.conservation import Ledger
 from streams.log import LogGap
 from streams.summary import HELDOUT
 from tests.trainer.test_loop import (
@@ -18,7 +19,7 @@ from tests.trainer.test_loop import (
     reader_of,
     setup_of,
 )
-from tests.trainer.toys import toy_model
+from tests.trainer.toys import ToyTemplate, toy_model
 from trainer import held_out
 from trainer.checkpoint import (
     checkpoint_name,
@@ -28,7 +29,9 @@ from trainer.checkpoint import (
     load_weights,
     write_checkpoint,
 )
+from trainer.engines import engine_of
 from trainer.evaluation import Suite
+from trainer.hf_sampler import HFSampler
 from trainer.loop import train
 from trainer.resume import refuse_lost_log
 from trainer.setup import DigestMismatch
@@ -154,3 +157,37 @@ def test_a_checkpoint_of_other_weights_than_the_log_says_is_refused_with_both_di
     write_checkpoint(tmp_path, 2, toy_model(9), None, state, (found.path / "step_completed.avro").read_bytes(), 3)
     with pytest.raises(DigestMismatch, match=f"holds weights {weights_digest(toy_model(9))}.*{digests_of(log)[2]} of step 2"):
         train(setup_of(log, tmp_path))
+
+
+ENGINES = {
+    "lora": {"lora_rank": 4},
+    "zero-2": {"engine": "deepspeed", "zero_stage": 2},
+    "lora under zero-2": {"engine": "deepspeed", "zero_stage": 2, "lora_rank": 4},
+}
+
+
+def begun(log, folder, values):
+    """A trainer that starts anew: policy of the run's first weights, engine, and a sampler that reads the engine's model."""
+    config = CONFIG.model_copy(update=values)
+    engine = engine_of(toy_model(), config)
+    return setup_of(log, folder, HFSampler(engine.model, ToyTemplate()), config=config, engine=engine)
+
+
+@pytest.mark.parametrize("values", ENGINES.values(), ids=ENGINES)
+def test_adapters_and_spread_optimizers_resume_to_the_same_weights_from_any_checkpoint(tmp_path, values):
+    pytest.importorskip("peft")
+    pytest.importorskip("deepspeed")
+    whole = new_log()
+    assert train(begun(whole, tmp_path / "whole", values)) is RunOutcome.COMPLETED
+    assert len(set(digests_of(whole).values())) == 4
+    for dies_at, resumes_from in ((4, 0), (13, 0), (20, 2), (24, 2), (30, 3), (37, 4)):
+        log, folder = new_log(), tmp_path / str(dies_at)
+        log.left = dies_at
+        with pytest.raises(Crash):
+            train(begun(log, folder, values))
+        assert latest_complete(folder).step == resumes_from
+        log.left = None
+        assert train(begun(log, folder, values)) is RunOutcome.COMPLETED
+        assert digests_of(log) == digests_of(whole)
+        ledger = Ledger().add(reader_of(log).catch_up())
+        assert ledger.missing() == ledger.duplicate() == []
