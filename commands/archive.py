@@ -16,7 +16,6 @@ from streams.archive_index import Verification, refresh, require_whole
 from streams.archiver import mirror, restore
 from streams.journal import ends_file
 from streams.kafka_log import KafkaLog
-from streams.log import LogGap
 from streams.topics import ensure_topics, partitions_of
 
 
