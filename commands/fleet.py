@@ -117,7 +117,8 @@ class Fleet(AbstractContextManager):
         if name == "archiver":
             return [sys.executable, "-m", "streams.archiver", *shared, "--archive", str(self.folder.archive)]
         if name == "worker":
-            return [sys.executable, "-m", "streams.worker", *shared, "--datadir", str(self._scratch / "faust")]
+            journal = ["--journal", str(self.folder.journals / name), "--archive", str(self.folder.archive)] if self.broker else []
+            return [sys.executable, "-m", "streams.worker", *shared, "--datadir", str(self._scratch / "faust"), *journal]
         if name.startswith("rollout-"):
             return [sys.executable, "-m", "commands.rollout", *shared, "--run", str(self.folder.path), "--name", name]
         return [sys.executable, *self.launcher(name), f"commands.{name}", *shared, "--run", str(self.folder.path)]

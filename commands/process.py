@@ -16,7 +16,7 @@ from commands.config import RunConfig, validated
 from commands.folder import RunFolder
 from streams.connection import Connection
 from streams.health import serve_if_asked
-from streams.journal import JournaledLog
+from streams.journal import Journal, JournaledLog
 from streams.kafka_log import KafkaLog
 from streams.log import Log
 from streams.processes import end_with_parent
@@ -46,7 +46,7 @@ class ProcessContext:
         log = KafkaLog(self.connection)
         if not self.connection.embedded:
             return log
-        return JournaledLog(log, self.folder.journals / name, self.folder.archive, partitions_of(self.connection))
+        return JournaledLog(log, Journal(self.folder.journals / name, self.folder.archive), partitions_of(self.connection))
 
     def ready(self) -> None:
         """Tell the parent that this process listens; of several under ``torchrun``, the first one does."""

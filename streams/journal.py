@@ -41,47 +41,32 @@ def read_ends(archive_root: Path) -> dict[Place, int]:
     return {Place(topic, number): end for topic, number, end in entries}
 
 
-class JournaledLog:
-    """A Kafka log whose records are on disk first.
+class Journal:
+    """What one producer sends, on disk until the archive holds it.
 
     Args:
-        log: the log.
         folder: this producer's own folder.
         archive_root: the archive that takes the records over.
-        partitions: number of partitions by topic.
-        clock: stamps events, milliseconds since 1970.
     """
 
-    def __init__(
-        self, log: KafkaLog, folder: Path, archive_root: Path, partitions: Mapping[str, int], clock: Callable[[], int] = now_ms
-    ) -> None:
-        self._log = log
-        self._partitions = partitions
-        self._clock = clock
+    def __init__(self, folder: Path, archive_root: Path) -> None:
         self._archive_root = archive_root
         self._journal = ArchiveLog(folder, {LANE.topic: 1}, segment_bytes=ROTATE_BYTES)
         self._next = self._journal.next_offsets()[LANE]
         self._ends_of: dict[Path, dict[Place, int]] = {}
 
-    def append(self, events: Sequence[Event]) -> None:
-        """Journal, sync, then send; see :class:`streams.log.Log`."""
-        self._write([as_record(event, self._partitions, self._clock) for event in events])
-
-    def append_raw(self, record: Record) -> None:
-        """Journal and send one record as it is."""
-        self._write([record])
-
-    def _write(self, records: Sequence[Record]) -> None:
-        if not records:
-            return
+    def keep(self, records: Sequence[Record]) -> None:
+        """Put records on disk; to be called before they are sent."""
         self._journal.mirror(journal_entry(record, self._next + index) for index, record in enumerate(records))
         self._journal.sync()
         self._next += len(records)
-        offsets = self._log.send(records)
+
+    def sent(self, places: Iterable[Place], offsets: Iterable[int]) -> None:
+        """Where the records kept last lie in the log; older ones that the archive holds are dropped."""
         current = segments(self._journal.folder(LANE))[-1]
         ends = self._ends_of.setdefault(current, {})
-        for record, offset in zip(records, offsets, strict=True):
-            ends[record.place] = max(ends.get(record.place, 0), offset + 1)
+        for place, offset in zip(places, offsets, strict=True):
+            ends[place] = max(ends.get(place, 0), offset + 1)
         if len(self._ends_of) > 1:
             self._drop_archived(current)
 
@@ -92,6 +77,42 @@ class JournaledLog:
             if all(durable.get(place, 0) >= end for place, end in self._ends_of[path].items()):
                 path.unlink()
                 del self._ends_of[path]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._journal.close()
+
+
+class JournaledLog:
+    """A Kafka log whose records are on disk first.
+
+    Args:
+        log: the log.
+        journal: this producer's own journal.
+        partitions: number of partitions by topic.
+        clock: stamps events, milliseconds since 1970.
+    """
+
+    def __init__(
+        self, log: KafkaLog, journal: Journal, partitions: Mapping[str, int], clock: Callable[[], int] = now_ms
+    ) -> None:
+        self._log = log
+        self._journal = journal
+        self._partitions = partitions
+        self._clock = clock
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Journal, sync, then send; see :class:`streams.log.Log`."""
+        self._write([as_record(event, self._partitions, self._clock) for event in events])
+
+    def append_raw(self, record: Record) -> None:
+        """Journal and send one record as it is."""
+        self._write([record])
+
+    def _write(self, records: Sequence[Record]) -> None:
+        if records:
+            self._journal.keep(records)
+            self._journal.sent([record.place for record in records], self._log.send(records))
 
     def read(self, cursor: Cursor, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
         """See :class:`streams.log.Log`."""
@@ -133,16 +154,19 @@ def journaled(folder: Path) -> Iterator[Record]:
 
 
 def unarchived(folder: Path, archive: ArchiveLog) -> list[Record]:
-    """Records of a journal that an archive does not hold, each once, in order."""
+    """Records of a journal that an archive does not hold, each once, in order.
+
+    Of two with one id the later counts: a process that died before it sent the first has said it anew, perhaps from later facts.
+    """
     records = list(journaled(folder))
     present = archived_ids(archive, {record.place for record in records})
     missing = []
-    for record in records:
+    for record in reversed(records):
         key = identity(record)
         if key not in present:
             present.add(key)
             missing.append(record)
-    return missing
+    return missing[::-1]
 
 
 def identity(record: Record) -> str | bytes | None:

@@ -13,7 +13,7 @@ import io
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
@@ -27,6 +27,7 @@ from schemas import BY_NAME, Event, encode
 from streams.connection import Connection
 from streams.embedded_broker import patch_faust
 from streams.health import serve_if_asked
+from streams.journal import Journal
 from streams.kafka_log import KafkaLog
 from streams.keeper import INPUT_TOPICS, SAYING_ORDER, PoolKeeper
 from streams.log import Record, now_ms
@@ -87,12 +88,14 @@ class WorkerSettings:
         datadir: this worker's own folder.
         app_id: Faust application; workers with the same one share the partitions.
         ready_file: written when the pool is folded and the agents listen; none if empty.
+        journal: keeps what is said on disk, for a broker that forgets.
     """
 
     connection: Connection
     datadir: Path
     app_id: str
     ready_file: str = ""
+    journal: Journal | None = None
 
 
 class PoolApp(faust.App):
@@ -258,15 +261,26 @@ class PoolWorker:
     async def say(self, number: int) -> None:
         """Send what a partition's records led to, topic by topic: one is acknowledged before the next is begun."""
         events = sorted(self.unsaid.pop(number, ()), key=lambda event: SAYING_ORDER.index(topic_of(event)))
-        for name, together in groupby(events, key=topic_of):
-            topic = self.app.topic(self.connection.full_name(name), value_type=bytes, key_type=bytes)
-            sent = []
-            for event in together:
-                key = getattr(event, BY_NAME[type(event).__name__].key).encode()
-                value = encode(replace(event, occurred_at_ms=now_ms()))
-                sent.append(await self.app.send(topic, key=key, value=value, partition=number))
-            for acknowledged in sent:
-                await acknowledged
+        for _, together in groupby(events, key=topic_of):
+            records = [record_of(event, number) for event in together]
+            if self.settings.journal is not None:
+                self.settings.journal.keep(records)
+            sent = [await self.send(record) for record in records]
+            offsets = [(await acknowledged).offset for acknowledged in sent]
+            if self.settings.journal is not None:
+                self.settings.journal.sent([record.place for record in records], offsets)
+
+    async def send(self, record: Record) -> Awaitable[faust.types.tuples.RecordMetadata]:
+        """Hand a record to the producer; what is returned waits for the broker."""
+        topic = self.app.topic(self.connection.full_name(record.topic), value_type=bytes, key_type=bytes)
+        return await self.app.send(topic, key=record.key, value=record.value, partition=record.partition)
+
+
+def record_of(event: Event, number: int) -> Record:
+    """An event as it is sent, into the partition it was decided for."""
+    stamped = replace(event, occurred_at_ms=now_ms())
+    key = getattr(event, BY_NAME[type(event).__name__].key).encode()
+    return Record(topic_of(event), number, -1, stamped.occurred_at_ms, key, encode(stamped))
 
 
 def topic_of(event: Event) -> str:
@@ -318,13 +332,15 @@ def main() -> None:
     parser.add_argument("--datadir", required=True, type=Path)
     parser.add_argument("--app-id", default="", help="Faust application; topic prefix + pool if empty")
     parser.add_argument("--ready-file", default="")
+    parser.add_argument("--journal", type=Path, help="folder that keeps what is said until --archive holds it")
+    parser.add_argument("--archive", type=Path, help="the archive of the run")
     options = parser.parse_args()
     end_with_parent()
     serve_if_asked("worker", os.environ)
     connection = Connection.from_json(options.connection)
     app_id = options.app_id or connection.full_name("pool")
-    settings = WorkerSettings(connection, options.datadir, app_id, options.ready_file)
-    run(settings)
+    journal = Journal(options.journal, options.archive) if options.journal else None
+    run(WorkerSettings(connection, options.datadir, app_id, options.ready_file, journal))
 
 
 def run(settings: WorkerSettings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from streams.archive import ArchiveLog, segments
 from streams.archiver import mirror, restore
 from streams.connection import Connection
 from streams.embedded_broker import EmbeddedBroker
-from streams.journal import LANE, JournaledLog, clear, fill_in, journaled, read_ends, unarchived, write_ends
+from streams.journal import LANE, Journal, JournaledLog, clear, fill_in, journaled, read_ends, unarchived, write_ends
 from streams.kafka_log import KafkaLog
-from streams.log import Place
+from streams.log import Place, as_record
 from streams.topics import ensure_topics, partitions_of
 from tests.streams.test_log_contract import batches
 
@@ -29,7 +30,8 @@ def broker_connection(own_broker: EmbeddedBroker) -> Connection:
 
 
 def journal_of(connection: Connection, root: Path) -> JournaledLog:
-    return JournaledLog(KafkaLog(connection), root / "journals" / "trainer", root / "archive", partitions_of(connection))
+    journal = Journal(root / "journals" / "trainer", root / "archive")
+    return JournaledLog(KafkaLog(connection), journal, partitions_of(connection))
 
 
 def archived(connection: Connection, root: Path) -> ArchiveLog:
@@ -104,3 +106,17 @@ def test_a_drained_run_forgets_its_journals(tmp_path: Path, broker_connection: C
     journal_of(broker_connection, tmp_path).append(batches(1))
     clear(tmp_path / "journals")
     assert not (tmp_path / "journals").exists()
+
+
+def test_of_two_versions_of_one_event_the_later_comes_back(tmp_path: Path, broker_connection: Connection) -> None:
+    """A worker that died between journal and broker decides again, perhaps from later facts; what went on hangs on the second."""
+    journal, archive = Journal(tmp_path / "journals" / "worker", tmp_path / "archive"), archived(broker_connection, tmp_path)
+    first, second = batches(2)
+    again = replace(first, task_ids=("another",))
+    assert again.event_id == first.event_id
+    partitions = partitions_of(broker_connection)
+    journal.keep([as_record(first, partitions)])
+    journal.keep([as_record(again, partitions), as_record(second, partitions)])
+    journal.close()
+    kept = [decode(record.value) for record in unarchived(tmp_path / "journals" / "worker", archive)]
+    assert [(event.step, event.task_ids) for event in kept] == [(first.step, ("another",)), (second.step, second.task_ids)]
