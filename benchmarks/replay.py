@@ -251,7 +251,7 @@ def report(by_size: Sequence[dict], planned: Sequence[planning.Planned], export:
         "live_events_per_s": round(max(row["live_events_per_s"] or 0.0 for row in by_size)),
         "ratio_vs_jsonl_recovery": by_size[-1]["ratio_vs_jsonl"],
         "ratio_snapshot_vs_jsonl_recovery": by_size[-1]["ratio_snapshot_vs_jsonl"],
-        "export_mb_per_s": round(export.mb_per_s, 1), "by_size": list(by_size),
+        "export_mb_per_s": round(export.mb_per_s, 1), "tap_mb_per_s": round(export.tap_mb_per_s, 1), "by_size": list(by_size),
         "plan_epoch": [{k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(each).items()} for each in planned],
         "export": asdict(export),
     }
@@ -288,7 +288,7 @@ def show(figures: dict, console: Console) -> None:
     console.print(plans)
     export, load = figures["export"], figures["load_1m"]
     console.print(f"export: {export['num_trajectories']:,} trajectories, {export['event_mb']:.0f} MB in {export['seconds']:.1f} s = "
-                  f"{export['mb_per_s']:.0f} MB/s; machine load {load[0]} to {load[1]} on {figures['num_cpus']} CPUs")
+                  f"{export['mb_per_s']:.0f} MB/s, tapped {export['tap_mb_per_s']:.0f} MB/s; machine load {load[0]} to {load[1]} on {figures['num_cpus']} CPUs")
 
 
 def main() -> None:

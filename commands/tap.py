@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 import orjson
 
-from commands.analysis import analysis_extra, mendable
+from commands.analysis import analysis_extra, mendable, visible
 from commands.config import ConfigError
 from commands.source import Source, open_source
-from schemas import BY_NAME, CATALOGUE, TOPICS, as_record
+from schemas import BY_NAME, CATALOGUE, TOPICS, Undecodable, as_record
 from streams.event_values import event_types_of, plain, topics_of
 from streams.log import Record, now_ms
 from streams.scan import Scanned
-from streams.tap import BadSelection, Selection, chosen, following, moment_ms, parse_condition, subject
+from streams.tap import BadSelection, Selection, chosen, chosen_values, following, moment_ms, parse_condition, subject
 
 FORMATS = ("table", "jsonl", "parquet", "arrow")
-BATCH_ROWS = 500
+COLUMNAR = FORMATS[2:]
+BATCH_BYTES = 16 * 1024 * 1024
+MOST_WAIT_S = 1.0
+"""How long a following Arrow stream may hold a record back."""
 MOST_LINE, MOST_TEXT = 400, 60
+Row = tuple[Record, Mapping[str, object]]
+"""A record and the plain values of the event in it."""
 MARKER = "!!"
 """Begins the line of a record that is no event."""
 
@@ -52,26 +61,64 @@ def listen(
         ConfigError: something cannot be meant.
     """
     selection = selection_of(topic, run_id, since, until, where)
+    check_style(style, selection.event_types, out)
     with mendable(FileNotFoundError):
         source = open_source(name, runs)
+    try:
+        with analysis_extra(f"tap --format {style}"):
+            if style in COLUMNAR:
+                return write_columns(source, selection, follow, stop, limit, ColumnSink(style, selection.event_types[0], out, unpack))
+            text_of = line_of if style == "table" else lambda item: json_line(item, unpack)
+            return write_lines(source, selection, follow, stop, limit, LineSink(out, text_of))
+    finally:
+        source.log.close()
+
+
+def write_lines(
+    source: Source, selection: Selection, follow: bool, stop: Callable[[], bool], limit: int, sink: LineSink
+) -> int:
+    """Write the wanted records one by one; returns how many."""
     num = 0
-    with analysis_extra(f"tap --format {style}"), sink(style, selection.event_types, out, unpack) as write:
-        for item in chosen(records(source, selection, follow, stop), selection):
+    with sink as write:
+        for item in first(chosen(records(source, selection, follow, stop), selection), limit):
             write(item)
             num += 1
-            if num == limit:
-                break
-    source.log.close()
     return num
 
 
-def records(source: Source, selection: Selection, follow: bool, stop: Callable[[], bool]) -> Iterator[Record]:
+def write_columns(
+    source: Source, selection: Selection, follow: bool, stop: Callable[[], bool], limit: int, sink: ColumnSink
+) -> int:
+    """Write the wanted events in batches; returns how many. A record that is no event is named on standard error."""
+    from streams.export import without_cycle_collection
+
+    def tell(record: Record, error: Undecodable) -> None:
+        print(f"{record.topic}-{record.partition}@{record.offset}: no event: {error}", file=sys.stderr)
+
+    num = 0
+    with sink as add, without_cycle_collection():
+        coming = records(source, selection, follow, stop, sink.flush_what_waits)
+        for row in first(chosen_values(coming, selection, tell), limit):
+            add(row)
+            num += 1
+    return num
+
+
+def first(items: Iterable, limit: int) -> Iterator:
+    """The first so many items; all for 0."""
+    return islice(items, limit or None)
+
+
+def records(
+    source: Source, selection: Selection, follow: bool, stop: Callable[[], bool], after_read: Callable[[], None] = lambda: None
+) -> Iterator[Record]:
     """Records of the topics that a selection needs, up to their end now or as they come until ``until`` has passed."""
     topics = topics_of(selection.event_types)
     if not follow:
         return source.records(topics)
     until_ms = selection.until_ms
-    return following(source.tail(topics), lambda: stop() or (until_ms is not None and now_ms() > until_ms))
+    is_over = (lambda: False) if until_ms is None else (lambda: now_ms() > until_ms)
+    return following(source.tail(topics), lambda: stop() or is_over(), after_read)
 
 
 def selection_of(topic: str, run_id: str, since: str, until: str, where: Sequence[str]) -> Selection:
@@ -97,25 +144,20 @@ def selection_of(topic: str, run_id: str, since: str, until: str, where: Sequenc
         ).check()
 
 
-def sink(
-    style: str, event_types: tuple[str, ...], out: Path | None, unpack: bool
-) -> AbstractContextManager[Callable[[Scanned], None]]:
-    """Where records go, one call a record.
+def check_style(style: str, event_types: tuple[str, ...], out: Path | None) -> None:
+    """Whether events of these types can be written so.
 
     Raises:
-        ConfigError: unknown format, or a columnar one for several event types.
+        ConfigError: unknown format, or a columnar one for several event types or without a file it needs.
     """
     if style not in FORMATS:
         raise ConfigError(f"--format {style!r}: choose one of {', '.join(FORMATS)}")
-    if style in ("table", "jsonl"):
-        return LineSink(out, line_of if style == "table" else lambda item: json_line(item, unpack))
-    if len(event_types) != 1:
+    if style in COLUMNAR and len(event_types) != 1:
         raise ConfigError(
             f"--format {style} holds one event type: name one of {', '.join(event_types)} instead of the topic"
         )
     if style == "parquet" and out is None:
         raise ConfigError("--format parquet needs --out FILE")
-    return ColumnSink(style, event_types[0], out, unpack)
 
 
 def time_text(timestamp_ms: int) -> str:
@@ -134,7 +176,7 @@ def line_of(item: Scanned) -> str:
     """A record on one line for people."""
     head = f"{time_text(item.record.timestamp_ms)}  {item.where:<24}"
     if item.event is None:
-        return f"{head}  {MARKER} no event: {item.error}"
+        return visible(f"{head}  {MARKER} no event: {item.error}")
     entry = BY_NAME[type(item.event).__name__]
     hidden = {"event_id", "run_id", "caused_by", "occurred_at_ms", "input_cursor", entry.alias, *entry.identity}
     shown = " ".join(
@@ -142,7 +184,7 @@ def line_of(item: Scanned) -> str:
         for name, value in _flat(as_record(item.event))
         if name not in hidden and value not in ("", [])
     )
-    return f"{head}  {entry.name:<21}  {subject(item.event)}  {shown}"[:MOST_LINE].replace("\n", " ").replace("\r", " ")
+    return visible(f"{head}  {entry.name:<21}  {subject(item.event)}  {shown}"[:MOST_LINE])
 
 
 def _flat(values: dict) -> Iterator[tuple[str, object]]:
@@ -200,45 +242,79 @@ class LineSink(AbstractContextManager):
 
 
 class ColumnSink(AbstractContextManager):
-    """Parquet or an Arrow stream, a batch at a time; records that are no events are reported on standard error."""
+    """Parquet or an Arrow stream, a batch at a time, written in a second thread.
+
+    A Parquet file is made aside and moved into place when the tap ends or is stopped; one that fails leaves none. An
+    Arrow stream can be read while it grows.
+    """
 
     def __init__(self, style: str, event_type: str, out: Path | None, unpack: bool) -> None:
         self._style = style
         self._event_type = event_type
         self._out = out
+        self._part = out.with_name(f".{out.name}.{os.getpid()}.part") if out and style == "parquet" else out
         self._unpack = unpack
-        self._items: list[Scanned] = []
+        self._rows: list[Row] = []
+        self._num_bytes = 0
+        self._since_s = 0.0
 
-    def __enter__(self) -> Callable[[Scanned], None]:
+    def __enter__(self) -> Callable[[Row], None]:
         import pyarrow as pa
 
         from streams.arrow_tables import schema_for
         from streams.export import writer_for
 
-        target: Path | BinaryIO = self._out or sys.stdout.buffer
+        self._file: BinaryIO = self._part.open("wb") if self._part else sys.stdout.buffer
         if self._style == "parquet":
-            self._writer = writer_for(self._event_type, target, self._unpack)
+            self._writer = writer_for(self._event_type, self._file, self._unpack)
         else:
-            self._writer = pa.ipc.new_stream(target, schema_for(self._event_type, self._unpack))
+            self._writer = pa.ipc.new_stream(self._file, schema_for(self._event_type, self._unpack))
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._pending: Future | None = None
         return self._add
 
-    def _add(self, item: Scanned) -> None:
-        if item.event is None:
-            print(f"{item.where}: no event: {item.error}", file=sys.stderr)
-            return
-        self._items.append(item)
-        if len(self._items) == BATCH_ROWS:
-            self._flush(self._items)
-            self._items = []
+    def _add(self, row: Row) -> None:
+        self._since_s = self._since_s if self._rows else time.monotonic()
+        self._rows.append(row)
+        self._num_bytes += len(row[0].value)
+        if self._num_bytes >= BATCH_BYTES:
+            self._flush()
 
-    def _flush(self, items: Iterable[Scanned]) -> None:
+    def flush_what_waits(self) -> None:
+        """Write what a following Arrow stream has held back long enough; a Parquet file has no use for small batches."""
+        if self._style == "arrow" and self._rows and time.monotonic() - self._since_s >= MOST_WAIT_S:
+            self._flush()
+
+    def _flush(self) -> None:
         from streams.arrow_tables import table_of
 
-        self._writer.write_table(
-            table_of(self._event_type, [(item.record, as_record(item.event)) for item in items], self._unpack)
-        )
+        table = table_of(self._event_type, self._rows, self._unpack)
+        self._rows, self._num_bytes = [], 0
+        self._await()
+        self._pending = self._thread.submit(self._write, table)
 
-    def __exit__(self, *exc: object) -> None:
-        if self._items:
-            self._flush(self._items)
-        self._writer.close()
+    def _write(self, table: object) -> None:
+        self._writer.write_table(table)
+        self._file.flush()
+
+    def _await(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        is_whole = False
+        try:
+            if kind in (None, KeyboardInterrupt) and self._rows:
+                self._flush()
+            self._await()
+            self._writer.close()
+            is_whole = kind in (None, KeyboardInterrupt)
+        finally:
+            self._thread.shutdown(wait=True)
+            if self._part:
+                self._file.close()
+            if self._part != self._out and is_whole:
+                self._part.replace(self._out)
+            elif self._part != self._out:
+                self._part.unlink()

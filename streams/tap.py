@@ -14,11 +14,13 @@ from enum import Enum
 from types import UnionType
 from typing import Protocol, get_args, get_origin, get_type_hints
 
-from schemas import BY_NAME, Event, events
+from schemas import BY_NAME, Event, Undecodable, events
 from streams.log import Record
-from streams.scan import Scanned, scanned
+from streams.scan import Scanned, plain_values, scanned
 
 POLL_S = 0.25
+TYPE = "event"
+"""The path that stands for an event's type."""
 OPERATORS = ("!=", "<=", ">=", "=", "<", ">", "~")
 PATTERN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.]*)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -42,9 +44,14 @@ class Condition:
     operator: str
     value: object
 
-    def holds(self, event: Event) -> bool:
-        """Whether an event has the field and it compares; values of different kinds never do."""
-        found, value = _dig(event, self.path.split("."))
+    def holds(self, name: str, event: Event | Mapping[str, object]) -> bool:
+        """Whether an event has the field and it compares; values of different kinds never do.
+
+        Args:
+            name: the event's type.
+            event: the event, or its plain values.
+        """
+        found, value = (True, name) if self.path == TYPE else _dig(event, self.path.split("."))
         return found and _compare(value, self.operator, self.value)
 
 
@@ -68,12 +75,15 @@ def parse_condition(text: str) -> Condition:
 
 
 def _dig(value: object, path: Sequence[str]) -> tuple[bool, object]:
-    if path == ["event"]:
-        return True, type(value).__name__
     for index, name in enumerate(path):
         if isinstance(value, Mapping):
             rest = ".".join(path[index:])
-            return (True, value[rest]) if rest in value else (False, None)
+            if rest in value:
+                return True, value[rest]
+            if name not in value:
+                return False, None
+            value = value[name]
+            continue
         if name not in getattr(value, "__slots__", ()):
             return False, None
         value = getattr(value, name)
@@ -83,7 +93,7 @@ def _dig(value: object, path: Sequence[str]) -> tuple[bool, object]:
 def _compare(value: object, operator: str, wanted: object) -> bool:
     value = value.value if isinstance(value, Enum) else value
     if operator == "~":
-        return str(wanted) in (value if isinstance(value, tuple) else str(value))
+        return str(wanted) in (value if isinstance(value, tuple | list) else str(value))
     if operator in ("=", "!="):
         return (value == wanted or str(value) == str(wanted)) is (operator == "=")
     numbers = (int, float)
@@ -97,7 +107,7 @@ def _compare(value: object, operator: str, wanted: object) -> bool:
 
 def has_path(cls: type, path: Sequence[str]) -> bool:
     """Whether events of a type can have a field."""
-    if path == ["event"]:
+    if path == [TYPE]:
         return True
     hints = get_type_hints(cls)
     if path[0] not in hints or path[0] == "AVRO_NAME":
@@ -158,20 +168,22 @@ class Selection:
                 )
         return self
 
-    def keeps(self, item: Scanned) -> bool:
-        """Whether a record is wanted. One that is no event is kept when its time fits: nobody can say more of it."""
-        time_ms = item.record.timestamp_ms
-        if (self.since_ms is not None and time_ms < self.since_ms) or (
-            self.until_ms is not None and time_ms >= self.until_ms
-        ):
-            return False
-        if item.event is None:
-            return True
+    def in_time(self, record: Record) -> bool:
+        """Whether a record's time is wanted."""
+        since, until = self.since_ms, self.until_ms
+        return (since is None or record.timestamp_ms >= since) and (until is None or record.timestamp_ms < until)
+
+    def wants(self, name: str, run_id: str, event: Event | Mapping[str, object]) -> bool:
+        """Whether an event is wanted, whole or as plain values."""
         return (
-            type(item.event).__name__ in self.event_types
-            and self.run_id in ("", item.event.run_id)
-            and all(condition.holds(item.event) for condition in self.conditions)
+            name in self.event_types
+            and self.run_id in ("", run_id)
+            and all(condition.holds(name, event) for condition in self.conditions)
         )
+
+    def keeps(self, item: Scanned) -> bool:
+        """Whether what a record says is wanted. One that is no event is kept: nobody can say more of it."""
+        return item.event is None or self.wants(type(item.event).__name__, item.event.run_id, item.event)
 
 
 class Tail(Protocol):
@@ -183,21 +195,47 @@ class Tail(Protocol):
 
 def chosen(records: Iterable[Record], selection: Selection) -> Iterator[Scanned]:
     """The wanted ones of some records, in their order."""
-    return filter(selection.keeps, map(scanned, records))
+    return filter(selection.keeps, map(scanned, filter(selection.in_time, records)))
 
 
-def following(tail: Tail, stop: Callable[[], bool] = lambda: False) -> Iterator[Record]:
-    """Everything a log has and everything that comes, until told to stop.
+def chosen_values(
+    records: Iterable[Record], selection: Selection, on_fault: Callable[[Record, Undecodable], None]
+) -> Iterator[tuple[Record, Mapping[str, object]]]:
+    """The wanted events of some records as plain values: the bulk way of :func:`chosen`.
+
+    Args:
+        records: any.
+        selection: what is wanted.
+        on_fault: told of each record that is no event.
+    """
+    for record in filter(selection.in_time, records):
+        try:
+            name, values = plain_values(record)
+        except Undecodable as error:
+            on_fault(record, error)
+            continue
+        if selection.wants(name, values["run_id"], values):
+            yield record, values
+
+
+def following(
+    tail: Tail, stop: Callable[[], bool] = lambda: False, after_read: Callable[[], None] = lambda: None
+) -> Iterator[Record]:
+    """Everything a log has and everything that comes, until told to stop; what came before that is still given.
 
     Args:
         tail: where to read.
         stop: asked between reads.
+        after_read: called after each read, a few times a second.
 
     Raises:
         LogUnavailable, LogGap: the log cannot be read.
     """
-    while not stop():
+    is_last = False
+    while not is_last:
+        is_last = stop()
         yield from tail.read(POLL_S)
+        after_read()
 
 
 def subject(event: Event) -> str:
