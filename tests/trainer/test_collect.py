@@ -1,24 +1,29 @@
 """The trainer's deadline of a group: opened to others, then closed with what is there; nothing else ends it."""
 
 from dataclasses import replace
+from threading import Thread
 
 import pytest
 
 from schemas import make
 from schemas.events import (
     BatchPlanned,
+    DropReason,
     GroupClaimed,
     GroupReopened,
     GroupStatus,
     RolloutGroupCompleted,
+    RolloutsDropped,
+    RunOutcome,
     StepCompleted,
     TrajectoryRecorded,
 )
 from tests.trainer.test_loop import RUN
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model
-from tests.trainer.workers import events_of, new_log, reader_of, trainer_of, worker_config
+from tests.trainer.workers import events_of, new_log, reader_of, trainer_of, worker_config, worker_of
 from trainer.collect import CLOSING, Signs, collect, left_in, overdue, sync_weights
 from trainer.hf_sampler import HFSampler
+from trainer.loop import train
 from trainer.rollouts import PlayedBy, group_of, requests_for, trajectory_of
 from trainer.setup import NothingCame
 from trainer.view import LIVE_TOPICS, RunView
@@ -218,22 +223,36 @@ def test_a_group_whose_body_never_comes_is_named(situation):
         situation.at(1001.0)
 
 
-def test_a_dropped_group_does_not_pin_the_frontier(tmp_path):
-    """A group that is too old leaves its step, not the run: the next step is reached."""
+def test_dropped_groups_do_not_pin_the_frontier(tmp_path):
+    """All groups of step 1 are too old: they leave their step, the trainer completes it without them, and workers go on."""
+    situation = Situation(tmp_path)
+    for task_id in situation.plan.task_ids:
+        bodies = [replace(body, policy_version=-3) for body in situation.play(task_id, 3)]
+        situation.hear(*bodies, replace(group_of(situation.plan, task_id, bodies), policy_version=-3))
+    setup, worker = trainer_of(situation.log, tmp_path, CONFIG), worker_of(situation.log, config=CONFIG)
+    started = setup.engine.digest()
+    playing = Thread(target=worker.work, daemon=True)
+    playing.start()
+    assert train(setup) is RunOutcome.COMPLETED
+    playing.join(30.0)
+    assert not playing.is_alive() and worker.num_groups == 3 * 2
+    steps = events_of(situation.log, StepCompleted)
+    assert [(step.step, step.num_groups) for step in steps] == [(1, 0), (2, 2), (3, 2), (4, 2)]
+    assert steps[0].group_ids == () and steps[0].metrics["num_left_out_groups"] == 2 and steps[0].weights_digest == started
+    dropped = events_of(situation.log, RolloutsDropped)
+    assert [(event.step, event.task_id, event.reason) for event in dropped] == [
+        (1, task_id, DropReason.STALE) for task_id in situation.plan.task_ids]
+
+
+def test_a_drop_is_said_once_however_often_its_step_is_learned(tmp_path):
     situation = Situation(tmp_path)
     for task_id in situation.plan.task_ids:
         bodies = [replace(body, policy_version=-3) for body in situation.play(task_id, 3)]
         situation.hear(replace(group_of(situation.plan, task_id, bodies), policy_version=-3))
     groups = collect(situation.setup, situation.view, situation.plan)
-    assert left_in(situation.setup, situation.view, groups) == []
-    done = make(
-        StepCompleted, RUN, step=1, epoch=0, stage="full", policy_version=1, weights_digest="", is_last_of_epoch=False,
-        num_groups=0, num_zero_variance=0, num_trajectories=0, num_trained_tokens=0, group_ids=(), metrics={})
-    situation.hear(done)
-    assert situation.view.next_step == 2
-    before = situation.log.end_offsets(["dispatches"])
-    assert left_in(situation.setup, situation.view, groups) == []
-    assert situation.log.end_offsets(["dispatches"]) == before
+    for _ in range(2):
+        assert left_in(situation.setup, situation.view, groups) == []
+    assert len(events_of(situation.log, RolloutsDropped)) == 2
 
 
 def test_weights_are_laid_again_after_a_restart_under_the_same_event(tmp_path):

@@ -1,13 +1,14 @@
 """Rollout workers and the trainer on one log: what is played, by whom, once; and what happens when somebody is lost."""
 
 import threading
+import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
-from schemas import TOPICS, make
+from schemas import TOPICS
 from schemas.events import (
     BatchPlanned,
     GroupClaimed,
@@ -15,14 +16,15 @@ from schemas.events import (
     GroupStatus,
     RolloutGroupCompleted,
     RolloutsDropped,
+    RunFinished,
     RunOutcome,
     StepCompleted,
     TrajectoryRecorded,
     WeightsSynced,
 )
 from streams.conservation import Ledger
-from tests.trainer.test_loop import RUN, setup_of
 from tests.trainer.test_loop import new_log as inline_log
+from tests.trainer.test_loop import setup_of
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model
 from tests.trainer.workers import events_of, new_log, reader_of, trainer_of, worker_config, worker_of, worker_setup
 from trainer.episodes import UnplayableTask
@@ -236,24 +238,49 @@ def test_a_trainer_that_dies_while_it_waits_in_the_middle_of_a_batch_finds_what_
     assert len(events_of(log, TrajectoryRecorded)) == 4 * 2 * 3
 
 
+class StandingLog:
+    """Holds its writer up where it is about to end its first group, until another attempt has ended that group."""
+
+    def __init__(self, log):
+        self._log, self.held = log, None
+        self.read, self.end_offsets = log.read, log.end_offsets
+
+    def append(self, events):
+        events = list(events)
+        ended = next((event for event in events if isinstance(event, RolloutGroupCompleted)), None)
+        if ended is not None and self.held is None:
+            self.held = ended
+            give_up_s = time.monotonic() + 60.0
+            while not any((g.step, g.task_id) == (ended.step, ended.task_id) for g in events_of(self._log, RolloutGroupCompleted)):
+                assert time.monotonic() < give_up_s, "no other attempt ended the group"
+                time.sleep(0.05)
+        self._log.append(events)
+
+
 def test_a_late_first_attempt_behind_the_second_is_counted_and_changes_nothing(tmp_path):
-    log = new_log()
-    setup = trainer_of(log, tmp_path, should_stop=lambda: 2 in digests_of(log))
-    again, worker = trainer_of(log, tmp_path), worker_of(log)
-    with working(worker):
-        assert train(setup) is RunOutcome.INTERRUPTED
-        second = events_of(log, RolloutGroupCompleted)[0]
-        late = make(
-            RolloutGroupCompleted, RUN, attempt=1, worker="late", **{
-                name: getattr(second, name) for name in (
-                    "task_id", "step", "epoch", "status", "policy_version", "num_rollouts", "num_valid", "format_rewards",
-                    "turn_verdicts", "codes", "trajectory_ids")},
-            rewards=(1.0,) * second.num_rollouts)
-        log.append([late])
-        assert train(again) is RunOutcome.COMPLETED
-    assert events_of(log, StepCompleted)[-1].metrics["num_late_groups"] == 1
+    log, config = new_log(), worker_config(groups_at_once=1, group_deadline_s=3.0)
+    standing = StandingLog(log)
+    slow, quick = RolloutWorker(replace(worker_setup(log, "slow", config), log=standing)), worker_of(log, "quick", config)
+
+    class Later:
+        def work(self):
+            while standing.held is None:
+                time.sleep(0.01)
+            quick.work()
+
+    with working(slow, Later()):
+        assert train(trainer_of(log, tmp_path, config)) is RunOutcome.COMPLETED
+    first = standing.held
+    both = [g for g in events_of(log, RolloutGroupCompleted) if (g.step, g.task_id) == (first.step, first.task_id)]
+    assert [(g.attempt, g.worker) for g in both] == [(1, "quick"), (0, "slow")] and both[1].group_id == first.group_id
     learned = {group for step in events_of(log, StepCompleted) for group in step.group_ids}
-    assert second.group_id in learned and late.group_id not in learned
+    assert both[0].group_id in learned and first.group_id not in learned and len(learned) == 8
+    assert events_of(log, StepCompleted)[-1].metrics["num_late_groups"] == 1
+    ledger = Ledger().add(reader_of(log, TOPICS).catch_up())
+    assert (ledger.missing(), ledger.duplicate(), ledger.num_late()) == ([], [], 1)
+    without = new_log([e for e in reader_of(log, TOPICS).catch_up() if e.event_id != first.event_id and not isinstance(e, RunFinished)])
+    assert train(trainer_of(without, tmp_path / "again", config)) is RunOutcome.COMPLETED
+    assert digests_of(without) == digests_of(log)
 
 
 def test_a_task_that_cannot_start_is_a_failed_group_of_its_worker(tmp_path):

@@ -1,12 +1,16 @@
 """How old rollouts may be: one definition, at consumption, and what becomes of those that are older."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
 from schemas import make
 from schemas.events import DropReason, FinishReason, GroupStatus, RewardKind, RolloutGroupCompleted, TrajectoryRecorded
 from schemas.packed import pack_ids, pack_logprobs, pack_mask
+from streams.boundary import Candidate, evidence_of, selected
+from streams.pool_config import PoolConfig
+from trainer.minibatches import minibatches
 from trainer.rollouts import update_batch_from_events
 from trainer.staleness import Bound, StalePolicy, may_begin, sorted_out, staleness, why_dropped
 
@@ -75,12 +79,32 @@ def test_a_step_all_of_whose_groups_are_too_old_is_an_empty_update_and_not_an_en
     assert update_batch_from_events(STEP, left, bodies, RewardKind.PROGRESS).sequences == ()
 
 
-def test_groups_of_equal_scores_keep_their_order_and_are_never_compared_with_each_other():
-    groups, bodies = batch_of(*(group(name, [5, 5], rewards=[0.5, 0.5]) for name in "dbca"))
+@pytest.mark.parametrize("order", ["".join(order) for order in permutations("abcd")])
+def test_groups_of_equal_scores_and_ages_keep_the_order_of_the_batch_all_the_way_into_the_update(order):
+    groups, bodies = batch_of(*(group(name, [5, 5], rewards=[0.5, 0.5]) for name in order))
     left, _ = sorted_out(groups, bodies, Bound(1))
-    assert [g.task_id for g in left] == list("dbca")
-    with pytest.raises(TypeError):
-        sorted([(0.5, left[0]), (0.5, left[1])])
+    assert [g.task_id for g in left] == list(order)
+    batch = update_batch_from_events(STEP, left, bodies, RewardKind.PROGRESS)
+    assert [s.group for s in batch.sequences] == [0, 0, 1, 1, 2, 2, 3, 3]
+    cut = minibatches(batch.sequences, 2)
+    assert [[s.group for s in part] for part in cut] == [[0, 0, 1, 1], [2, 2, 3, 3]]
+
+
+class Unordered(Candidate):
+    """A candidate that must not be asked which of two is less."""
+
+    def __lt__(self, other):
+        raise AssertionError("equal scores were settled by comparing what is ranked")
+
+    __gt__ = __le__ = __ge__ = __lt__
+
+
+@pytest.mark.parametrize("order", ["".join(order) for order in permutations("abcd")])
+def test_equal_scores_of_tasks_that_wait_for_a_place_are_settled_by_the_task_id_alone(order):
+    evidence = evidence_of(group("a", [6] * 4, rewards=[1.0, 0.0, 1.0, 0.0])[0], PoolConfig())
+    waiting = [Unordered(name, "base", evidence, rested=True) for name in order]
+    chosen = selected(waiting, PoolConfig(quota={"base": 3}), "draw")
+    assert [(candidate.task_id, rank) for candidate, rank in chosen] == [("a", 0), ("b", 1), ("c", 2)]
 
 
 def test_rollouts_of_another_format_are_refused_whatever_their_age():
