@@ -1,17 +1,22 @@
 """An archive as Parquet: one data set an event type, partitioned by run and day, packed arrays as lists.
 
 Layout: ``<to>/<event_type>/run=<run id>/day=<YYYY-MM-DD>/<topic>-<partition>.parquet``; the day is that of
-``occurred_at_ms`` in UTC. An event that lies in the log twice is exported once. Files are made in a hidden folder
-beside the data sets and moved into place at the end, so an export that was cut off leaves no half data set.
+``occurred_at_ms`` in UTC. An event that lies in the log twice is exported once. Files are made in a hidden folder of this
+export's own beside the data sets and moved into place at the end; an earlier data set is moved aside before and deleted
+after. An export that was cut off leaves no half data set: the next one clears its folder away and puts back what it had
+moved aside.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
+import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
@@ -32,7 +37,8 @@ from streams.scan import plain_values, scan_archive
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 COMPRESSION_LEVEL = 1
 NO_RUN = "__HIVE_DEFAULT_PARTITION__"
-INCOMING = ".incoming"
+INCOMING = ".incoming-"
+ASIDE = "aside"
 NAMED_FAULTS = 20
 MS_A_DAY = 86_400_000
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
@@ -123,20 +129,78 @@ def export_archive(
         FileNotFoundError: there is no archive.
     """
     names = tuple(event_types) or event_types_of("all")
-    incoming = to / INCOMING
-    shutil.rmtree(incoming, ignore_errors=True)
-    writer = _Writer(to, incoming, overwrite)
-    try:
+    with incoming_folder(to) as incoming, closing(_Writer(to, incoming, overwrite)) as writer:
         with without_cycle_collection():
             for _, records in groupby(scan_archive(root, topics_of(names), on_bytes), key=lambda record: record.place):
                 for record in records:
                     writer.add(record, names)
                 writer.finish_place()
-        writer.publish()
-    finally:
-        writer.close()
-        shutil.rmtree(incoming, ignore_errors=True)
+        with locked(to):
+            publish(incoming, to, writer.folders(), overwrite)
     return writer.report
+
+
+@contextmanager
+def incoming_folder(to: Path) -> Iterator[Path]:
+    """A folder of this export's own inside the target, gone afterwards; those of exports that were cut off are cleared."""
+    to.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        with locked(to):
+            for left in sorted(to.glob(f"{INCOMING}*")):
+                with suppress(BlockingIOError), locked(left, fcntl.LOCK_NB):
+                    clear(left, to)
+            incoming = Path(tempfile.mkdtemp(prefix=INCOMING, dir=to))
+            held.enter_context(locked(incoming))
+        try:
+            yield incoming
+        finally:
+            clear(incoming, to)
+
+
+@contextmanager
+def locked(folder: Path, flags: int = 0) -> Iterator[None]:
+    """Hold a folder against other exports; the lock goes with the process."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | flags)
+        yield
+    finally:
+        os.close(handle)
+
+
+def clear(incoming: Path, to: Path) -> None:
+    """Remove an export's folder; a data set it had moved aside and not replaced goes back to its place."""
+    for old in sorted((incoming / ASIDE).glob("*/run=*")):
+        target = to / old.relative_to(incoming / ASIDE)
+        if not target.exists():
+            old.replace(target)
+    shutil.rmtree(incoming, ignore_errors=True)
+
+
+def publish(incoming: Path, to: Path, folders: Iterable[str], overwrite: bool) -> None:
+    """Move finished data sets into place, earlier ones aside.
+
+    Raises:
+        ExportExists: one came there meanwhile and ``overwrite`` is off.
+    """
+    for folder in folders:
+        target, aside = to / folder, incoming / ASIDE / folder
+        if target.exists():
+            refuse_unless(overwrite, target)
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            target.replace(aside)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (incoming / folder).replace(target)
+
+
+def refuse_unless(overwrite: bool, target: Path) -> None:
+    """Keep an earlier data set.
+
+    Raises:
+        ExportExists: it may not be replaced.
+    """
+    if not overwrite:
+        raise ExportExists(f"{target} is there already: choose another folder or pass --overwrite")
 
 
 @contextmanager
@@ -204,10 +268,8 @@ class _Writer:
 
     def _writer(self, part: Part) -> pq.ParquetWriter:
         if part not in self._open:
-            if (self._to / part.folder).exists() and not self._overwrite:
-                raise ExportExists(
-                    f"{self._to / part.folder} is there already: choose another folder or pass --overwrite"
-                )
+            if (self._to / part.folder).exists():
+                refuse_unless(self._overwrite, self._to / part.folder)
             path = self._incoming / part.file
             path.parent.mkdir(parents=True, exist_ok=True)
             self.report.files.append(part.file)
@@ -223,14 +285,9 @@ class _Writer:
             writer.close()
         self._open = {}
 
-    def publish(self) -> None:
-        """Move finished data sets into place."""
-        for folder in sorted({str(Path(name).parents[1]) for name in self.report.files}):
-            target = self._to / folder
-            if target.exists():
-                shutil.rmtree(target)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (self._incoming / folder).replace(target)
+    def folders(self) -> list[str]:
+        """Data sets that were written, relative to the target."""
+        return sorted({str(Path(name).parents[1]) for name in self.report.files})
 
     def close(self) -> None:
         """Release files and the thread, whatever happened before."""

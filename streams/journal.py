@@ -7,6 +7,7 @@ is restored, and the journals fill in what had not been mirrored yet; event ids 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from pathlib import Path
 from schemas import Event, Undecodable, decode
 from streams.archive import ArchiveLog, segments
 from streams.kafka_log import KafkaLog
-from streams.log import Cursor, Place, Record, as_record, now_ms
+from streams.log import Cursor, LogGap, Place, Record, as_record, now_ms
 
 LANE = Place("journal", 0)
 ROTATE_BYTES = 16 * 1024 * 1024
@@ -27,18 +28,28 @@ def ends_file(archive_root: Path) -> Path:
 
 
 def write_ends(archive_root: Path, ends: Mapping[Place, int]) -> None:
-    """Say how far the archive is durable, in one piece."""
+    """Say how far the archive is durable, in one piece, itself durable."""
     path = ends_file(archive_root)
     part = path.with_suffix(".part")
-    part.write_text(json.dumps([[*place, end] for place, end in sorted(ends.items())]))
+    with part.open("w", encoding="utf-8") as file:
+        file.write(json.dumps([[*place, end] for place, end in sorted(ends.items())]))
+        file.flush()
+        os.fsync(file.fileno())
     part.replace(path)
 
 
 def read_ends(archive_root: Path) -> dict[Place, int]:
-    """How far the archive is durable; nothing if the archiver has not said yet."""
+    """How far the archive is durable; nothing if the archiver has not said yet.
+
+    Raises:
+        LogGap: the file cannot be read.
+    """
     path = ends_file(archive_root)
-    entries = json.loads(path.read_text()) if path.exists() else []
-    return {Place(topic, number): end for topic, number, end in entries}
+    text = path.read_text() if path.exists() else ""
+    try:
+        return {Place(topic, number): end for topic, number, end in json.loads(text or "[]")}
+    except (ValueError, TypeError) as error:
+        raise LogGap(f"{path} cannot be read ({error!r}); delete it: the archiver writes it again") from error
 
 
 class Journal:

@@ -53,7 +53,7 @@ def test_an_export_holds_every_event_once_with_its_values(tmp_path: Path) -> Non
     said = record_run(tmp_path / "a")
     report = export_archive(tmp_path / "a", tmp_path / "out")
     assert sum(report.rows.values()) == len(said) and not report.faults and not report.num_duplicates
-    assert not (tmp_path / "out" / INCOMING).exists()
+    assert not list((tmp_path / "out").glob(".*"))
     for cls in {type(event) for event in said}:
         rows = {row["event_id"]: row for row in read(tmp_path / "out" / table_name(cls.__name__)).to_pylist()}
         mine = [event for event in said if type(event) is cls]
@@ -111,6 +111,50 @@ def test_an_earlier_export_is_kept_unless_it_may_be_replaced(tmp_path: Path) -> 
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["step_completed"]
     export_archive(tmp_path / "a", tmp_path / "out", overwrite=True)
     assert read(tmp_path / "out" / "rollout_group_completed").num_rows > 0
+
+
+def rows_in(folder: Path) -> int:
+    return read(folder / "step_completed").num_rows
+
+
+def test_an_export_killed_while_it_replaces_another_loses_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record_run(tmp_path / "a")
+    out, rename = tmp_path / "out", Path.replace
+    export_archive(tmp_path / "a", out, event_types_of("steps"))
+    before = rows_in(out)
+
+    def killed(self: Path, target: Path) -> Path:
+        if INCOMING in str(self) and "aside" not in str(self):
+            raise SystemExit("killed")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    monkeypatch.setattr("streams.export.clear", lambda *_: None)
+    with pytest.raises(SystemExit):
+        export_archive(tmp_path / "a", out, event_types_of("steps"), overwrite=True)
+    monkeypatch.undo()
+    assert not (out / "step_completed" / "run=run-1").exists() and len(list(out.glob(f"{INCOMING}*"))) == 1
+    with pytest.raises(ExportExists):
+        export_archive(tmp_path / "a", out, event_types_of("steps"))
+    assert rows_in(out) == before and [path.name for path in out.iterdir()] == ["step_completed"]
+
+
+def test_two_exports_into_one_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
+    record_run(tmp_path / "a")
+    out, inner = tmp_path / "out", []
+
+    def another(_: int) -> None:
+        if not inner:
+            inner.append(True)
+            export_archive(tmp_path / "a", out, event_types_of("steps"))
+
+    export_archive(tmp_path / "a", out, event_types_of("rollouts"), on_bytes=another)
+    assert sorted(path.name for path in out.iterdir()) == ["rollout_group_completed", "step_completed"]
+    inner.clear()
+    with pytest.raises(ExportExists):
+        export_archive(tmp_path / "a", tmp_path / "other", event_types_of("steps"), on_bytes=lambda size: (
+            export_archive(tmp_path / "a", tmp_path / "other", event_types_of("steps")) if not inner and not inner.append(True) else None))
+    assert rows_in(tmp_path / "other") == rows_in(out)
 
 
 def test_a_hole_ends_the_export_by_name_and_leaves_nothing(tmp_path: Path) -> None:

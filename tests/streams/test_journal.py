@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,20 @@ from streams.archive import ArchiveLog, segments
 from streams.archiver import mirror, restore
 from streams.connection import Connection
 from streams.embedded_broker import EmbeddedBroker
-from streams.journal import LANE, Journal, JournaledLog, clear, fill_in, journaled, read_ends, unarchived, write_ends
+from streams.journal import (
+    LANE,
+    Journal,
+    JournaledLog,
+    clear,
+    ends_file,
+    fill_in,
+    journaled,
+    read_ends,
+    unarchived,
+    write_ends,
+)
 from streams.kafka_log import KafkaLog
-from streams.log import Place, as_record
+from streams.log import LogGap, Place, as_record
 from streams.topics import ensure_topics, partitions_of
 from tests.streams.test_log_contract import batches
 
@@ -120,3 +132,19 @@ def test_of_two_versions_of_one_event_the_later_comes_back(tmp_path: Path, broke
     journal.close()
     kept = [decode(record.value) for record in unarchived(tmp_path / "journals" / "worker", archive)]
     assert [(event.step, event.task_ids) for event in kept] == [(first.step, ("another",)), (second.step, second.task_ids)]
+
+
+def test_the_archives_ends_are_synced_before_they_are_said_and_an_empty_file_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, rename = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (steps.append("sync"), fsync(handle)))
+    monkeypatch.setattr(Path, "replace", lambda self, target: (steps.append("rename"), rename(self, target))[1])
+    write_ends(tmp_path / "archive", {PLACE: 7})
+    assert steps == ["sync", "rename"] and read_ends(tmp_path / "archive") == {PLACE: 7}
+    ends_file(tmp_path / "archive").write_text("")
+    assert read_ends(tmp_path / "archive") == {} == read_ends(tmp_path / "nowhere")
+    ends_file(tmp_path / "archive").write_text("[[")
+    with pytest.raises(LogGap, match="archive-ends.json cannot be read.*delete it"):
+        read_ends(tmp_path / "archive")
