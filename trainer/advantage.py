@@ -21,7 +21,7 @@ def group_advantages(
     A_k = (R_k - mean) / (std + 1e-6) with the unbiased standard deviation; with ``leave_one_out`` the mean is
     that of the other rollouts. Invalid rewards (None, NaN, infinite) are left out of the statistics and get
     advantage 0. A group whose valid rewards are all equal, within ``tolerance``, gets exactly 0; a single valid
-    reward has mean 0 and std 1.
+    reward is compared with 0, its standard deviation taken as 1.
 
     >>> group_advantages([0, .5, .5, 1]).round(4).tolist()
     [-1.2247, 0.0, 0.0, 1.2247]
@@ -34,7 +34,7 @@ def group_advantages(
     valid_G = np.isfinite(rewards)
     valid = rewards[valid_G]
     advantages_G = np.zeros(len(rewards))
-    if len(valid) == 1:
+    if len(valid) == 1 and abs(valid[0]) > tolerance:
         advantages_G[valid_G] = valid / (1 + EPSILON) if normalise_std else valid
     elif spread(valid) > tolerance:
         centred = valid - valid.mean()
@@ -52,7 +52,7 @@ class GroupStatistics:
         num_valid: Rewards that are there and finite.
         mean: Their mean; NaN of none.
         variance: Their unbiased variance; 0 of fewer than two.
-        has_signal: Whether an advantage may differ from 0: valid rewards that are not all equal, or a single one.
+        has_signal: Whether any advantage of the group differs from 0: its valid rewards are not all equal, or a single one is not 0.
     """
 
     num_valid: int
@@ -71,11 +71,11 @@ def group_statistics(rewards_G: Sequence[float | None], tolerance: float = TOLER
     valid = rewards[np.isfinite(rewards)]
     mean = float(valid.mean()) if len(valid) else float("nan")
     variance = float(valid.var(ddof=1)) if len(valid) > 1 else 0.0
-    return GroupStatistics(len(valid), mean, variance, len(valid) == 1 or spread(valid) > tolerance)
+    return GroupStatistics(len(valid), mean, variance, bool(group_advantages(rewards, tolerance=tolerance).any()))
 
 
 def has_no_signal(rewards_G: Sequence[float | None], tolerance: float = TOLERANCE) -> bool:
-    """Whether a group has zero variance, so that every advantage is 0; a single valid reward still counts as one."""
+    """Whether every advantage of a group is 0, under all settings of :func:`group_advantages`: the one test of zero variance."""
     return not group_statistics(rewards_G, tolerance).has_signal
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from trainer.episodes import EpisodeMaker, NewEpisode, UnplayableTask
 from trainer.measures import Played
 from trainer.sampler import OnProgress, Rollout, RolloutRequest, Sampler, SamplingParams
 
+logger = logging.getLogger("rods.trainer")
 PROFILES: dict[str, type[Episode]] = {"progress": Episode, "bfcl": OfficialEpisode}
 """Rules of play by name: the turn protocol of training, or that of the BFCL leaderboard."""
 
@@ -33,12 +35,19 @@ class Suite:
     tasks: tuple[Task, ...]
     num_rollouts: int
 
+    @property
+    def wanted(self) -> list[tuple[Task, int]]:
+        """Task and number of every rollout, in order."""
+        return [(task, index) for task in self.tasks for index in range(self.num_rollouts)]
+
 
 def evaluate(
     run_id: str, suite: Suite, step: int, sampler: Sampler, params: SamplingParams, new_episode: NewEpisode,
     caused_by: str = "", on_progress: OnProgress | None = None,
 ) -> EvaluationCompleted:
     """Play a suite; the same weights give the same event, and the random numbers are the same at every step.
+
+    A task that cannot start counts as not solved, so that the denominator stays fixed.
 
     Args:
         run_id: the run.
@@ -50,17 +59,20 @@ def evaluate(
         caused_by: id of the step's event.
         on_progress: told how many rollouts have ended.
     """
-    requests = [
-        RolloutRequest(task, new_episode(task), index, ("evaluation", suite.name, task.task_id, index))
-        for task in suite.tasks for index in range(suite.num_rollouts)
-    ]
-    rollouts = sampler.rollout(requests, params, on_progress)
-    categories = [request.task.category.value for request in requests]
-    rewards = [_reward(rollout) for rollout in rollouts]
+    requests, results = [], {(task.task_id, index): (0.0, False) for task, index in suite.wanted}
+    for task, index in suite.wanted:
+        try:
+            requests.append(RolloutRequest(task, new_episode(task), index, ("evaluation", suite.name, task.task_id, index)))
+        except UnplayableTask as error:
+            logger.warning("suite %s, step %d, %s: %s; counted as not solved", suite.name, step, task.task_id, error)
+    rollouts = sampler.rollout(requests, params, on_progress) if requests else []
+    results |= {(rollout.task_id, rollout.rollout_index): (_reward(rollout), _is_solved(rollout)) for rollout in rollouts}
+    rewards = [reward for reward, _ in results.values()]
     return make(
         EvaluationCompleted, run_id, caused_by=caused_by, suite=suite.name, step=step, policy_version=step,
         num_tasks=len(suite.tasks), num_rollouts=suite.num_rollouts, mean_reward=float(np.mean(rewards)),
-        accuracy=float(np.mean([_is_solved(rollout) for rollout in rollouts])), by_category=_means(categories, rewards),
+        accuracy=float(np.mean([is_solved for _, is_solved in results.values()])),
+        by_category=_means([task.category.value for task, _ in suite.wanted], rewards),
     )
 
 
@@ -85,7 +97,7 @@ def play(
     """
     found: dict[tuple[str, int], Played] = {}
     waiting: list[RolloutRequest] = []
-    wanted = [(task, index) for task in suite.tasks for index in range(suite.num_rollouts)]
+    wanted = suite.wanted
     for number, (task, index) in enumerate(wanted, 1):
         try:
             key = ("evaluation", suite.name, task.task_id, index)

@@ -23,8 +23,9 @@ class Chosen(NamedTuple):
 def chosen(sequences: Sequence[TrainedSequence], policy: ZeroVariance) -> Chosen:
     """Apply the zero-variance policy, group by group; a group without signal has advantage 0 in every sequence.
 
-    ``refill`` repeats the groups with a signal in batch order, under new numbers, until there are as many groups
-    as before; where no group has a signal nothing is left.
+    ``refill`` plays nothing. It repeats the groups with a signal in batch order, under new numbers, until there are as many
+    groups as before, so that a step is cut into as many minibatches as if none had been dropped. Where no group has a signal
+    nothing is left.
     """
     groups = list(dict.fromkeys(sequence.group for sequence in sequences))
     with_signal = {sequence.group for sequence in sequences if sequence.advantage != 0.0}

@@ -191,7 +191,7 @@ def _count_gap(sums: Sums, logprobs_N: torch.Tensor, recorded_N: torch.Tensor) -
     sums["num_gap_tokens"] += len(gap_N)
     sums["gap"] += float(gap_N.sum())
     sums["gap_kl"] += float(k3_divergence(recorded_N, logprobs_N).sum())
-    sums["gap_max"] = max(sums["gap_max"], float(gap_N.max()))
+    sums["gap_max"] = float(np.maximum(sums["gap_max"], float(gap_N.max())))
 
 
 def schedule_of(config: TrainerConfig) -> Schedule:
@@ -201,9 +201,9 @@ def schedule_of(config: TrainerConfig) -> Schedule:
 
 
 def metrics_of(sums: Mapping[str, float], rate: float) -> dict[str, float]:
-    """Means of what was summed. The gap is taken before the first optimizer step: 0 for a faithful sampler."""
+    """Means of what was summed. The gap is taken before the first optimizer step: 0 for a faithful sampler, left out where
+    no token was scored."""
     num_tokens, num_minibatches = max(1.0, sums["num_tokens"]), max(1.0, sums["num_minibatches"])
-    num_gap_tokens = max(1.0, sums["num_gap_tokens"])
     found = {
         "loss": sums["loss"] / num_minibatches,
         "kl": sums["kl"] / num_tokens,
@@ -213,14 +213,14 @@ def metrics_of(sums: Mapping[str, float], rate: float) -> dict[str, float]:
         "entropy": sums["entropy"] / num_tokens,
         "grad_norm": sums["grad_norm"] / max(1.0, sums["num_updates"]),
         "lr": rate,
-        "logprob_gap_mean": sums["gap"] / num_gap_tokens,
-        "logprob_gap_max": sums["gap_max"],
-        "logprob_gap_kl": sums["gap_kl"] / num_gap_tokens,
         "num_optimizer_steps": sums["num_updates"],
         "num_skipped_updates": sums["num_minibatches"] - sums["num_updates"],
         "num_dropped_groups": sums["num_dropped_groups"],
         "num_refilled_groups": sums["num_refilled_groups"],
     }
+    if num_gap_tokens := sums["num_gap_tokens"]:
+        found |= {"logprob_gap_mean": sums["gap"] / num_gap_tokens, "logprob_gap_max": sums["gap_max"],
+                  "logprob_gap_kl": sums["gap_kl"] / num_gap_tokens}
     if sums["importance"]:
         found["importance_mean"] = sums["importance"] / num_tokens
         found["importance_capped_frac"] = sums["importance_capped"] / num_tokens

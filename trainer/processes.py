@@ -9,6 +9,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -107,12 +108,12 @@ class Processes:
     def summed(
         self, sums: Mapping[str, float], equal: frozenset[str], largest: frozenset[str]
     ) -> dict[str, float]:
-        """Sums over all processes; ``equal`` keys are the same everywhere, of ``largest`` keys the largest counts."""
+        """Sums over all processes; ``equal`` keys are the same everywhere, of ``largest`` keys the largest counts, NaN above all."""
         parts = self.gathered(dict(sums))
         total: dict[str, float] = dict.fromkeys(sorted({key for part in parts for key in part}), 0.0)
         for key in total:
             values = [part.get(key, 0.0) for part in parts]
-            total[key] = values[0] if key in equal else max(values) if key in largest else sum(values)
+            total[key] = values[0] if key in equal else float(np.max(values)) if key in largest else sum(values)
         return _Zeros(total)
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from schemas import make
 from schemas.events import GroupClaimed, TrajectoryRecorded, WeightsSynced
-from streams.log import Log
+from streams.log import Log, LogUnavailable
 from streams.reader import EventReader
 from trainer.config import TrainerConfig
 from trainer.dispatch import Opening, reopening, upcoming
@@ -115,6 +115,7 @@ class RolloutWorker:
         """Play until the run is finished or this worker is asked to stop.
 
         Raises:
+            LogUnavailable: a rollout cannot be written.
             NothingCame: its own claims did not come back from the log.
         """
         setup, view = self._setup, self._view
@@ -207,7 +208,10 @@ class RolloutWorker:
             opening = of[rollout.task_id]
             record(trajectory_of(opening.plan, rollout, self._by(opening, version)))
 
-        setup.weights.sampler.rollout(requests, setup.sampling, None, on_rollout)
+        try:
+            setup.weights.sampler.rollout(requests, setup.sampling, None, on_rollout)
+        except* LogUnavailable as errors:  # samplers that play episodes side by side raise what happened in each
+            raise errors.exceptions[0] from None
 
     def _end(self, opening: Opening, bodies: Sequence[TrajectoryRecorded]) -> None:
         """Write a group, unless somebody else has ended it."""

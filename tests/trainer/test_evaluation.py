@@ -7,7 +7,7 @@ from environments.registry import load_tasks
 from tests.trainer.fake_vllm import FakeVllm
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model, toy_task
 from trainer.episodes import UnplayableTask
-from trainer.evaluation import Suite, episodes_of, play
+from trainer.evaluation import Suite, episodes_of, evaluate, play
 from trainer.hf_sampler import HFSampler
 from trainer.players import ASSET, NoPlayer, player_of
 from trainer.sampler import SamplingParams
@@ -72,3 +72,20 @@ def test_a_served_model_is_measured_like_one_by_path():
     results = play(Suite("toys", TASKS[:2], 2), sampler, PARAMS, Actionless, 3)
     assert [each.task_id for each in results] == ["base_0", "base_0", "base_1", "base_1"]
     assert not any(each.error for each in results) and any("/v1/completions" in path for path, _ in server.asked)
+
+
+def test_in_a_run_a_task_that_cannot_start_counts_as_not_solved_and_the_others_are_measured(caplog):
+    def new_episode(task):
+        if task.task_id == "base_1":
+            raise UnplayableTask("no such folder")
+        return ToyEpisode(task)
+
+    def measured(tasks, make_episode):
+        return evaluate("run", Suite("toys", tasks, 3), 4, HFSampler(toy_model(), ToyTemplate()), PARAMS, make_episode)
+
+    whole, rest = measured(TASKS, new_episode), measured(tuple(t for t in TASKS if t.task_id != "base_1"), ToyEpisode)
+    assert (whole.num_tasks, whole.step) == (5, 4) and 0 < whole.mean_reward == pytest.approx(rest.mean_reward * 4 / 5)
+    assert whole.accuracy == pytest.approx(rest.accuracy * 4 / 5)
+    assert "base_1: no such folder; counted as not solved" in caplog.text
+    none = measured((TASKS[1],), new_episode)
+    assert (none.mean_reward, none.accuracy, none.by_category) == (0.0, 0.0, {"base": 0.0})

@@ -1,5 +1,6 @@
 """Rollout workers and the trainer on one log: what is played, by whom, once; and what happens when somebody is lost."""
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from schemas.events import (
     WeightsSynced,
 )
 from streams.conservation import Ledger
+from streams.log import LogUnavailable
 from tests.trainer.test_loop import new_log as inline_log
 from tests.trainer.test_loop import setup_of
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model
@@ -281,6 +283,41 @@ def test_a_late_first_attempt_behind_the_second_is_counted_and_changes_nothing(t
     without = new_log([e for e in reader_of(log, TOPICS).catch_up() if e.event_id != first.event_id and not isinstance(e, RunFinished)])
     assert train(trainer_of(without, tmp_path / "again", config)) is RunOutcome.COMPLETED
     assert digests_of(without) == digests_of(log)
+
+
+class SideBySide(HFSampler):
+    """Hands rollouts on from tasks that run side by side, as samplers that speak to a server do."""
+
+    def rollout(self, requests, params, on_progress=None, on_rollout=None):
+        async def hand_on(rollouts):
+            async def one(rollout):
+                on_rollout(rollout)
+
+            async with asyncio.TaskGroup() as tasks:
+                for rollout in rollouts:
+                    tasks.create_task(one(rollout))
+
+        rollouts = super().rollout(requests, params)
+        asyncio.run(hand_on(rollouts))
+        return rollouts
+
+
+class FullLog(DyingLog):
+    """Cannot take the bodies of rollouts any more."""
+
+    def append(self, events):
+        if any(isinstance(event, TrajectoryRecorded) for event in events):
+            raise LogUnavailable("broker 127.0.0.1:1 is gone")
+        self._log.append(events)
+
+
+def test_a_log_that_cannot_be_written_is_named_also_by_a_sampler_that_plays_side_by_side(tmp_path):
+    log = new_log()
+    assert train(trainer_of(log, tmp_path, should_stop=lambda: True)) is RunOutcome.INTERRUPTED
+    setup = worker_setup(log)
+    setup.weights.sampler = SideBySide(toy_model(seed=5), ToyTemplate())
+    with pytest.raises(LogUnavailable, match="is gone"):
+        RolloutWorker(replace(setup, log=FullLog(log, 0))).work()
 
 
 def test_a_task_that_cannot_start_is_a_failed_group_of_its_worker(tmp_path):

@@ -141,6 +141,17 @@ def test_a_faithful_sampler_has_no_gap_and_a_ratio_of_one():
     assert metrics["clip_frac"] == 0 and metrics["kl"] == pytest.approx(0, abs=1e-8)
 
 
+def test_a_gap_that_is_no_number_is_told_as_none_wherever_it_stands_in_the_batch():
+    for place in range(3):
+        model = toy_model()
+        sequences = some_sequences(model)
+        sequences[4 * place].logprobs[-1] = float("nan")
+        for recomputes in (False, True):
+            config = settings(recompute_old_logprobs=recomputes, token_budget=40)
+            metrics = TorchEngine(toy_model(), config).update(batch_of(sequences))
+            assert np.isnan(metrics["logprob_gap_max"]) and np.isnan(metrics["logprob_gap_mean"])
+
+
 def test_recomputed_old_logprobs_replace_the_recorded_ones_and_the_gap_is_still_told():
     model = toy_model()
     sequences = some_sequences(model)

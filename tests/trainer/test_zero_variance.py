@@ -10,6 +10,7 @@ from tests.trainer.sequences import batch_of, settings, some_sequences
 from tests.trainer.toys import ToyEpisode, toy_model
 from trainer.advantage import group_advantages, group_statistics, has_no_signal
 from trainer.config import ZeroVariance
+from trainer.engine import TrainedSequence
 from trainer.loop import train
 from trainer.minibatches import chosen, packs
 from trainer.rollouts import group_status
@@ -24,6 +25,7 @@ TABLE = [
     ([*[None] * 7, 1.0], True, 1, 1.0, 0.0, [*[0.0] * 7, 1 / (1 + S)]),
     ([NAN] * 8, False, 0, NAN, 0.0, [0.0] * 8),
     ([0.1 + 0.2, 0.3, 0.3, 0.3], False, 4, 0.3, 0.0, [0.0] * 4),
+    ([None, 0.0], False, 1, 0.0, 0.0, [0.0] * 2),
 ]
 
 
@@ -44,6 +46,18 @@ def test_rewards_are_equal_within_a_tolerance_and_no_further():
     assert not has_no_signal([0.5, 0.5 + 1e-12], tolerance=0.0)
     assert group_advantages([0.3, 0.1 + 0.2]).tolist() == [0.0, 0.0]
     assert any(group_advantages([0.3, 0.1 + 0.2], tolerance=0.0))
+
+
+SETTINGS = [{"normalise_std": std, "leave_one_out": left} for std in (True, False) for left in (True, False)]
+
+
+@pytest.mark.parametrize("rewards_G", [rewards for rewards, *_ in TABLE] + [[0.0], [1e-12], [1.0], [0.2, 0.2 + 1e-6], []])
+@pytest.mark.parametrize("values", SETTINGS)
+def test_statistics_advantages_and_the_choice_of_groups_agree_on_what_a_signal_is(rewards_G, values):
+    advantages_G = group_advantages(rewards_G, **values)
+    sequences = [TrainedSequence(0, *[np.array([1])] * 3, advantage) for advantage in advantages_G.tolist()]
+    assert bool(chosen(sequences, ZeroVariance.DROP).sequences) is not has_no_signal(rewards_G)
+    assert group_statistics(rewards_G).has_signal is not has_no_signal(rewards_G)
 
 
 def mixed():
@@ -106,7 +120,7 @@ class NeverRight(ToyEpisode):
     reward = 0.0
 
 
-def test_a_run_in_which_no_rollout_differs_tells_so_at_every_step_and_goes_on(tmp_path):
+def test_a_step_in_which_no_group_has_a_signal_ends_in_an_event_that_says_so_and_the_run_goes_on(tmp_path):
     from tests.trainer.test_loop import events_of, new_log, setup_of
 
     log = new_log()
@@ -118,6 +132,8 @@ def test_a_run_in_which_no_rollout_differs_tells_so_at_every_step_and_goes_on(tm
     for step in steps:
         assert step.num_zero_variance == step.num_groups == 2
         assert (step.metrics["num_optimizer_steps"], step.weights_digest) == (0, before)
+        assert "logprob_gap_mean" not in step.metrics, "no token was scored"
+        assert step.metrics["logprob_gap_alarm"] == 0
 
 
 def test_packs_hold_every_sequence_once_and_respect_the_budget():
