@@ -31,8 +31,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def vllm_server(model: Path, log: Path, *arguments: str) -> Iterator[str]:
-    """The address of a server over a model folder, in float32."""
+def vllm_server(model: Path, log: Path, *arguments: str, is_developed: bool = True) -> Iterator[str]:
+    """The address of a server over a model folder, in float32, in developer mode or not."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [
@@ -40,9 +40,10 @@ def vllm_server(model: Path, log: Path, *arguments: str) -> Iterator[str]:
         "--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--dtype", "float32", "--max-model-len", "1024",
         "--generation-config", "vllm", *arguments,
     ]
+    environment = {**os.environ, **ENVIRONMENT, "VLLM_SERVER_DEV_MODE": "1" if is_developed else "0"}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **ENVIRONMENT}, start_new_session=True)
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
     try:
         await_server(url, process, log)
         yield url
