@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from commands.analysis import analysis_extra, mendable
 from commands.config import ConfigError
 from commands.source import archive_folder
+from streams.archive_index import require_whole
 from streams.event_values import event_types_of, topics_of
 from streams.scan import archive_bytes
 
@@ -25,11 +26,13 @@ def write(
 
     Raises:
         ConfigError: unknown event type, nothing to export, or the target is taken.
+        LogGap: the archive is damaged.
     """
     with analysis_extra("export"):
         from streams.export import ExportExists, export_archive
     root = archive_folder(name, runs)
     event_types = chosen_types(only)
+    require_whole(root)
     started_s = time.perf_counter()
     columns = (TextColumn("export"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=as_json) as progress, mendable(ExportExists):

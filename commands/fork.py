@@ -17,6 +17,7 @@ from commands.run import new_run_id
 from schemas import TOPICS, Event
 from schemas.events import RunStarted, StepCompleted
 from streams.archive import ArchiveLog
+from streams.archive_index import require_whole
 from streams.fork import ForkMode, renamed, shared_past
 from streams.log import partition_counts
 from streams.observer import Observer
@@ -31,9 +32,11 @@ def events_of(folder: RunFolder) -> list[Event]:
 
     Raises:
         ConfigError: the run has no archive, or one without its start.
+        LogGap: the archive is damaged.
     """
     if not folder.archive.is_dir():
         raise ConfigError(f"{folder.path} has no archive folder")
+    require_whole(folder.archive)
     archive = ArchiveLog(folder.archive)
     topics = [topic for topic in TOPICS if topic in archive.partitions]
     events = Observer(archive, topics, archive.partitions, folder.run_id).catch_up()
@@ -85,7 +88,7 @@ def fork(parent: RunFolder, at_step: int, mode: ForkMode, overrides: Sequence[st
     Raises:
         ConfigError: an override is wrong, or the parent has no archive.
         NothingToFork: the parent did not complete that step.
-        LogGap: weights of that step can neither be found nor learned again.
+        LogGap: the archive is damaged, or weights of that step can neither be found nor learned again.
     """
     config = changed_config(parent, overrides)
     events = events_of(parent)

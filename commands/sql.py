@@ -11,6 +11,7 @@ from rich.table import Table
 from commands.analysis import analysis_extra, mendable, visible
 from commands.source import archive_folder
 from schemas import BY_NAME
+from streams.archive_index import require_whole
 from streams.event_values import table_name
 
 MAX_ROWS_SHOWN = 200
@@ -21,6 +22,7 @@ def ask(query: str, name: str | None, export: Path | None, runs: Path, as_json: 
 
     Raises:
         ConfigError: DuckDB refuses the query, or there is nothing to ask.
+        LogGap: the archive is damaged.
     """
     with analysis_extra("sql"):
         import duckdb
@@ -30,7 +32,7 @@ def ask(query: str, name: str | None, export: Path | None, runs: Path, as_json: 
         list_views(described(), as_json, console)
         return
     with mendable(NoExport, duckdb.Error):
-        database = open_export(export) if export else open_archive(archive_folder(name, runs), query)
+        database = open_export(export) if export else open_archive(whole_archive(name, runs), query)
         answer = database.execute(query)
         columns = [column[0] for column in answer.description or ()]
         rows = answer.fetchall()
@@ -38,6 +40,17 @@ def ask(query: str, name: str | None, export: Path | None, runs: Path, as_json: 
         print(orjson.dumps([dict(zip(columns, row, strict=True)) for row in rows], default=str).decode())
     else:
         show(columns, rows, console)
+
+
+def whole_archive(name: str | None, runs: Path) -> Path:
+    """The archive folder, checked; closed segments that the manifest lists are not read again for each question.
+
+    Raises:
+        LogGap: it is damaged.
+    """
+    root = archive_folder(name, runs)
+    require_whole(root, trust_closed=True)
+    return root
 
 
 def list_views(shipped: dict[str, str], as_json: bool, console: Console) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from commands import archive, doctor, explain, export, sql, tap, why
+from commands import archive, doctor, explain, export, fork, rescore, sql, tap, why
 from commands.analysis import analysis_extra
 from commands.config import ConfigError, load_config
 from commands.folder import RunFolder, RunInUse
@@ -32,6 +33,7 @@ from streams.archive import ArchiveLog
 from streams.archive_index import MANIFEST, load_manifest
 from streams.connection import Connection
 from streams.embedded_broker import EmbeddedBroker
+from streams.fork import ForkMode
 from streams.kafka_log import KafkaLog
 from streams.log import LogGap, LogUnavailable, Record
 from streams.reader import EventReader
@@ -264,6 +266,25 @@ def test_explain_prints_three_answers(
     assert "is boundary, phi" in console.export_text()
     with pytest.raises(ConfigError, match="steps 1 to 11"):
         explain.show(signal.task_id, 99, str(run[0]), "", RUNS, True, console)
+
+
+@pytest.mark.parametrize("ask", [
+    lambda run, out, console: fork.fork(run, 2, ForkMode.RETRAIN, [], out),
+    lambda run, out, console: rescore.show(str(run.path), rescore.Verifier.RECORDED, [], RUNS, True, console),
+    lambda run, out, console: export.write(str(run.path), RUNS, out, ["steps"], False, True, console),
+    lambda run, out, console: sql.ask("SELECT count(*) FROM step_completed", str(run.path), None, RUNS, True, console),
+], ids=["fork", "rescore", "export", "sql"])
+def test_nothing_is_concluded_from_a_damaged_archive(ask: Callable, tmp_path: Path, console: Console) -> None:
+    folder = RunFolder(tmp_path / "run-1").create(load_config(None, {}, []))
+    record_run(folder.archive)
+    archive.check(str(folder.path), RUNS, True, console)
+    path = next((folder.archive / "rollouts" / "0").glob("*.avro"))
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(LogGap, match="rollouts-0"):
+        ask(folder, tmp_path / "out", console)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_doctor_finds_a_healthy_run_healthy_and_damage_not(
