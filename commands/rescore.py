@@ -15,6 +15,7 @@ from commands.config import ConfigError, parsed_value, put, validated
 from commands.folder import RunFolder, find_run
 from commands.fork import events_of, start_of
 from schemas.events import RolloutGroupCompleted, RunStarted, TaskSeeded, TaskSynthesized, TrajectoryRecorded
+from streams.log import LogGap
 from streams.pool_config import PoolConfig
 from streams.rescore import Counterfactual, Rescorer, reread
 
@@ -29,7 +30,10 @@ class Verifier(StrEnum):
 
 
 def rescorer_of(verifier: Verifier, folder: RunFolder, events: Sequence[object]) -> Rescorer:
-    """How a group gets its new rewards: from its record, from its verdicts, or by playing the recorded calls again."""
+    """How a group gets its new rewards: from its record, from its verdicts, or by playing the recorded calls again.
+
+    The last one raises LogGap for a group whose messages are not among the events.
+    """
     if verifier is Verifier.RECORDED:
         return lambda group: group
     if verifier is Verifier.BINARY:
@@ -38,7 +42,16 @@ def rescorer_of(verifier: Verifier, folder: RunFolder, events: Sequence[object])
 
     bodies = {e.trajectory_id: e for e in events if isinstance(e, TrajectoryRecorded)}
     tasks = {e.task.task_id: e.task for e in events if isinstance(e, TaskSeeded | TaskSynthesized)}
-    return Judge(folder.checkpoints, tasks, bodies, official=verifier is Verifier.OFFICIAL).rescored
+    judge = Judge(folder.checkpoints, tasks, bodies, official=verifier is Verifier.OFFICIAL)
+
+    def rescored(group: RolloutGroupCompleted) -> RolloutGroupCompleted:
+        for reward, body in zip(group.rewards, group.trajectory_ids, strict=True):
+            if reward is not None and (body not in bodies or group.task_id not in tasks):
+                raise LogGap(f"rollout {body} of group {group.group_id} of {group.task_id} at step {group.step}: its messages or "
+                             "its task are not in the archive, so that it cannot be played again")
+        return judge.rescored(group)
+
+    return rescored
 
 
 def binary(group: RolloutGroupCompleted) -> RolloutGroupCompleted:

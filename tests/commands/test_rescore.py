@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,17 @@ from commands import rescore
 from commands.config import ConfigError, load_config
 from commands.folder import RunFolder
 from commands.rescore import Verifier
-from schemas import Event
-from schemas.events import RolloutGroupCompleted
-from tests.streams.recorded import record_run
+from environments.registry import load_tasks
+from schemas import Event, make
+from schemas.events import FinishReason, RolloutGroupCompleted, Task, TaskSeeded, TrajectoryRecorded
+from streams.archive import ArchiveLog
+from streams.log import LogGap
+from tests.streams.building import RUN, group, run_started
+from tests.streams.recorded import PARTITIONS, record_run
+from trainer.checkpoint import write_checkpoint
+from trainer.episodes import EpisodeMaker
+from trainer.players import ASSET
+from trainer.policy import load_policy
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +71,55 @@ def test_the_binary_verifier_looks_at_verdicts_alone(
 ) -> None:
     found = rescored(run[0], capsys, "binary")
     assert found["rescored"]["mean_reward"] < found["recorded"]["mean_reward"]
+
+
+def said_by_an_oracle(task: Task, end: str) -> list[str]:
+    """The ground truth in the compact grammar, each turn ended by ``end``."""
+    return [text for turn in task.turns for text in (*(f"<c>{c.name}{c.arguments_json}</c>" for c in turn.ground_truth), end)]
+
+
+def played(task: Task, texts: list[str], index: int) -> TrajectoryRecorded:
+    """A rollout under the training protocol, in which these messages were said."""
+    episode = EpisodeMaker("compact")(task)
+    for text in texts:
+        if not episode.done:
+            episode.step(text)
+    if not episode.done:
+        episode.cut(FinishReason.TURN_LIMIT)
+    return make(
+        TrajectoryRecorded, RUN, group_id="", task_id=task.task_id, step=1, rollout_index=index, policy_version=0, token_ids=b"",
+        logprobs=b"", mask=b"", messages=tuple(episode.messages), turn_verdicts=tuple(episode.turn_verdicts), reward=episode.reward,
+        format_reward=None, finish_reason=episode.finish_reason)
+
+
+def test_the_official_verifier_plays_the_messages_again_under_the_leaderboards_rules(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder = RunFolder(tmp_path / RUN).create(load_config(None, {}, []))
+    policy = load_policy(ASSET)
+    write_checkpoint(folder.checkpoints, 0, policy.model, policy.tokenizer, {}, b"", 1)
+    task = load_tasks("train")[0]
+    bodies = [played(task, said_by_an_oracle(task, end), index) for index, end in enumerate(("<e>", "All done."))]
+    assert [body.reward for body in bodies] == [1.0, 0.25], "a word instead of <e> is malformed in training only"
+    one = replace(
+        group(task.task_id, 1, [body.reward for body in bodies]), trajectory_ids=tuple(body.trajectory_id for body in bodies),
+        turn_verdicts=tuple(body.turn_verdicts for body in bodies))
+    log = ArchiveLog(folder.archive, PARTITIONS)
+    log.append([run_started(), make(TaskSeeded, RUN, task=task, position=0, is_protected=True), *bodies, one])
+    log.close()
+    means = {verifier: rescored(folder, capsys, verifier)["rescored"]["mean_reward"] for verifier in Verifier}
+    assert means == {"recorded": 0.625, "progress": 0.625, "binary": 0.5, "official": 1.0}
+
+
+def test_a_rollout_whose_messages_are_not_in_the_archive_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = RunFolder(tmp_path / RUN).create(load_config(None, {}, []))
+    policy = load_policy(ASSET)
+    write_checkpoint(folder.checkpoints, 0, policy.model, policy.tokenizer, {}, b"", 1)
+    log = ArchiveLog(folder.archive, PARTITIONS)
+    log.append([run_started(), group("nowhere", 1, [1.0])])
+    log.close()
+    with pytest.raises(LogGap, match="nowhere-1-0.*group .* of nowhere at step 1"):
+        rescored(folder, capsys, "official")
 
 
 def test_people_see_every_kind_of_change(run: tuple[RunFolder, list[Event]]) -> None:
