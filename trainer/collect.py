@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from schemas import Event, make
 from schemas.events import BatchPlanned, RolloutGroupCompleted, TrajectoryRecorded, WeightsSynced
@@ -158,9 +158,20 @@ def sync_weights(setup: TrainerSetup, view: RunView, step: int) -> None:
         view.hear([event])
 
 
-def left_in(setup: TrainerSetup, view: RunView, groups: list[RolloutGroupCompleted]) -> list[RolloutGroupCompleted]:
-    """The groups that enter the update; each of the others is said to be dropped, and the step goes on without it."""
-    kept, dropped = sorted_out(groups, view.trajectories, setup.bound)
+def left_in(
+    setup: TrainerSetup, view: RunView, plan: BatchPlanned, groups: list[RolloutGroupCompleted]
+) -> list[RolloutGroupCompleted]:
+    """The groups that enter the update; each of the others is said to be dropped, and the step goes on without it.
+
+    A step that is in the log took what it says it took, whatever would be decided today.
+    """
+    recorded = view.steps.get(plan.step)
+    if recorded is not None:
+        return [group for group in groups if group.group_id in recorded.group_ids]
+    bound = setup.bound
+    if view.is_taken_over(plan.step):
+        bound = replace(bound, format_hash="", sampling_json="")
+    kept, dropped = sorted_out(groups, view.trajectories, bound)
     news = [event for event in dropped if event.group_id not in view.dropped]
     if news:
         setup.log.append(news)

@@ -56,7 +56,7 @@ def train(setup: TrainerSetup) -> RunOutcome:
         if groups is None:
             return RunOutcome.INTERRUPTED
         played_s = time.perf_counter()
-        groups = left_in(setup, view, groups)
+        groups = left_in(setup, view, plan, groups)
         batch, metrics = _learn(setup, view, plan, groups)
         timings_ms = {"rollout": 1e3 * (played_s - started_s), "update": 1e3 * (time.perf_counter() - played_s)}
         _complete(setup, view, plan, groups, batch, metrics, timings_ms)

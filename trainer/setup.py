@@ -88,7 +88,8 @@ class TrainerSetup:
     @property
     def bound(self) -> Bound:
         """What may enter an update."""
-        return Bound(self.config.max_staleness, self.config.stale_policy, self.format_hash)
+        return Bound(
+            self.config.max_staleness, self.config.stale_policy, self.format_hash, self.sampling.as_json(self.stop_ids))
 
     def by(self, policy_version: int, attempt: int = 0) -> PlayedBy:
         """What is recorded of rollouts that the trainer itself plays or closes."""

@@ -31,11 +31,13 @@ class Bound:
         policy: ``wait``: a worker begins no group that would be too old when it is consumed. ``drop``: it begins
             whatever is planned, and what is too old is left out.
         format_hash: Hash of the format the run samples under; empty accepts every format.
+        sampling_json: Sampling parameters of the run as canonical JSON; empty accepts all.
     """
 
     max_staleness: int = 0
     policy: StalePolicy = StalePolicy.WAIT
     format_hash: str = ""
+    sampling_json: str = ""
 
 
 def staleness(step: int, policy_version: int) -> int:
@@ -68,13 +70,17 @@ def why_dropped(
 ) -> DropReason | None:
     """Why a group must stay out of the update of its step, or ``None``.
 
+    A rollout that does not say how it was sampled is refused like one that says something else.
+
     Args:
         group: the group.
         bodies: body by trajectory id; must hold every body of the group.
         bound: what may enter.
     """
-    formats = {bodies[body].format_hash for body in group.trajectory_ids} - {""}
-    if bound.format_hash and formats - {bound.format_hash}:
+    members = [bodies[body] for body in group.trajectory_ids]
+    is_foreign = any(
+        bound.format_hash not in ("", body.format_hash) or bound.sampling_json not in ("", body.sampling_json) for body in members)
+    if is_foreign:
         return DropReason.FORMAT_MISMATCH
     return DropReason.STALE if staleness(group.step, group.policy_version) > bound.max_staleness else None
 

@@ -138,6 +138,10 @@ class RunView:
         """The first step that is not completed."""
         return max(self.steps, default=0) + 1
 
+    def is_taken_over(self, step: int) -> bool:
+        """Whether a step's rollouts are those of the run that this one was forked from, sampled as that one said."""
+        return self.started is not None and bool(self.started.parent_run_id) and step <= self.started.forked_at_step
+
     def forget_before(self, step: int) -> None:
         """Let go of the rollouts of all steps before ``step``."""
         self._first_step = step

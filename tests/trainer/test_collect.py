@@ -53,7 +53,7 @@ class Situation:
         """Some bodies of a group."""
         requests, _ = requests_for(self.plan, [task_id], self.view.tasks, num_rollouts, ToyEpisode)
         played = HFSampler(toy_model(), ToyTemplate()).rollout(requests, self.setup.sampling)
-        bodies = [trajectory_of(self.plan, rollout, PlayedBy(0, attempt, worker, "f")) for rollout in played]
+        bodies = [trajectory_of(self.plan, rollout, PlayedBy(0, attempt, worker, "f", self.setup.sampling.as_json())) for rollout in played]
         self.hear(*bodies)
         return bodies
 
@@ -251,7 +251,7 @@ def test_a_drop_is_said_once_however_often_its_step_is_learned(tmp_path):
         situation.hear(replace(group_of(situation.plan, task_id, bodies), policy_version=-3))
     groups = collect(situation.setup, situation.view, situation.plan)
     for _ in range(2):
-        assert left_in(situation.setup, situation.view, groups) == []
+        assert left_in(situation.setup, situation.view, situation.plan, groups) == []
     assert len(events_of(situation.log, RolloutsDropped)) == 2
 
 

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from schemas.events import RunOutcome, StageStarted, StepCompleted
+from schemas import make
+from schemas.events import RolloutsDropped, RunOutcome, RunStarted, StageStarted, StepCompleted, TrajectoryRecorded
 from streams.conservation import Ledger
 from streams.log import LogGap
 from streams.summary import HELDOUT
 from tests.trainer.test_loop import (
     CONFIG,
+    RUN,
     SUITE,
     Crash,
     digests_of,
@@ -191,3 +193,27 @@ def test_adapters_and_spread_optimizers_resume_to_the_same_weights_from_any_chec
         assert digests_of(log) == digests_of(whole)
         ledger = Ledger().add(reader_of(log).catch_up())
         assert ledger.missing() == ledger.duplicate() == []
+
+
+def unsaid(events):
+    """The same events as before rollouts said how they were sampled."""
+    return [replace(e, format_hash="", sampling_json="") if isinstance(e, TrajectoryRecorded) else e for e in events]
+
+
+def test_a_step_of_the_log_is_learned_again_from_what_it_took_although_today_it_would_be_refused(stopped, tmp_path):
+    log = new_log(unsaid(reader_of(stopped[0]).catch_up()))
+    before = digests_of(log)
+    assert train(setup_of(log, tmp_path, format_hash="f")) is RunOutcome.COMPLETED
+    assert len(before) == 3 and before.items() <= digests_of(log).items()
+    assert events_of(log, RolloutsDropped) == []
+
+
+@pytest.mark.parametrize("parent", ["", "parent"])
+def test_a_fork_that_learns_the_rollouts_of_its_parent_takes_them_as_they_were_sampled(stopped, tmp_path, parent):
+    started = make(RunStarted, RUN, config_json="{}", seed=11, versions={}, template_hash="", tokenizer_hash="", tool_schema_hash="",
+                   weights_digest=weights_digest(toy_model()), parent_run_id=parent, forked_at_step=3)
+    past = [event for event in unsaid(reader_of(stopped[0]).catch_up()) if not isinstance(event, StepCompleted)]
+    log = new_log([started, *past])
+    assert train(setup_of(log, tmp_path, format_hash="f")) is RunOutcome.COMPLETED
+    assert len(events_of(log, RolloutsDropped)) == (0 if parent else 6)
+    assert (digests_of(log)[3] == digests_of(stopped[0])[3]) is bool(parent)

@@ -344,6 +344,17 @@ def test_a_worker_of_another_format_is_left_out_and_said_so(tmp_path):
     assert len(set(digests_of(log).values())) == 1
 
 
+@pytest.mark.parametrize("differs", ["temperature", "stop_ids", "seed"])
+def test_a_worker_that_samples_with_other_parameters_is_left_out_and_said_so(tmp_path, differs):
+    log, config = new_log(), worker_config()
+    values = {"temperature": {"config": config.model_copy(update={"temperature": 0.5})}, "stop_ids": {"stop_ids": frozenset({1})},
+              "seed": {"seed": 12}}
+    with working(worker_of(log, **values[differs])):
+        assert train(trainer_of(log, tmp_path, config)) is RunOutcome.COMPLETED
+    assert {d.reason.value for d in events_of(log, RolloutsDropped)} == {"format_mismatch"}
+    assert len(events_of(log, RolloutsDropped)) == 8 and len(set(digests_of(log).values())) == 1
+
+
 def test_weights_that_are_not_the_announced_ones_are_refused(tmp_path):
     log = new_log()
     setup = trainer_of(log, tmp_path, should_stop=lambda: True)

@@ -107,12 +107,16 @@ def test_equal_scores_of_tasks_that_wait_for_a_place_are_settled_by_the_task_id_
     assert [(candidate.task_id, rank) for candidate, rank in chosen] == [("a", 0), ("b", 1), ("c", 2)]
 
 
-def test_rollouts_of_another_format_are_refused_whatever_their_age():
-    event, bodies = group("a", [6, 6], format_hash="other")
-    assert why_dropped(event, bodies, Bound(5, format_hash="f")) is DropReason.FORMAT_MISMATCH
-    assert why_dropped(event, bodies, Bound(5)) is None
-    mixed = dict(zip(bodies, [replace(b, format_hash="") for b in bodies.values()], strict=True))
-    assert why_dropped(event, mixed, Bound(5, format_hash="f")) is None
+@pytest.mark.parametrize("name", ["format_hash", "sampling_json"])
+def test_rollouts_sampled_otherwise_than_the_run_says_are_refused_whatever_their_age(name):
+    event, bodies = group("a", [6, 6])
+    same = {key: replace(body, **{name: "ours"}) for key, body in bodies.items()}
+    bound = Bound(5, **{name: "ours"})
+    assert why_dropped(event, same, bound) is None
+    first = next(iter(bodies))
+    for value in ("other", ""):
+        assert why_dropped(event, {**same, first: replace(same[first], **{name: value})}, bound) is DropReason.FORMAT_MISMATCH
+        assert why_dropped(event, {**same, first: replace(same[first], **{name: value})}, Bound(5)) is None
 
 
 def test_a_waiting_worker_begins_exactly_what_will_be_fresh_enough_when_it_is_consumed():
