@@ -141,18 +141,6 @@ def test_a_chat_episode_is_what_the_template_renders_for_the_whole_conversation(
     assert ids == tokenizer.encode(whole, add_special_tokens=False)
 
 
-def test_a_template_that_drops_reasoning_never_touches_what_was_sampled() -> None:
-    tokenizer = chat_tokenizer()
-    template = ChatTemplate(tokenizer)
-    sampled = [*tokenizer.encode("<think>hm</think>done"), tokenizer.eos_token_id]
-    start = template.start_ids(a_task(Category.BASE), [LS]) + template.incoming_ids([Incoming("user", "go")])
-    first = start + sampled
-    second = first + template.incoming_ids([Incoming("user", "on")])
-    assert second[: len(first)] == first
-    assert "<think>hm</think>done<|im_end|>\n<|im_start|>user\non<|im_end|>" in tokenizer.decode(second)
-    assert template.message_text(sampled) == "<think>hm</think>done"
-
-
 def test_a_tool_cannot_close_its_own_message_in_a_chat() -> None:
     tokenizer = chat_tokenizer()
     template = ChatTemplate(tokenizer)
