@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 
 import fastavro
 import pytest
 
-from schemas import BY_NAME, Event, Undecodable, as_record, decode, encode
-from schemas.codec import HISTORY, MAGIC, _writers
+from schemas import BY_NAME, TOPICS, Event, Undecodable, as_record, decode, encode
+from schemas.codec import HEADER_BYTES, HISTORY, _writers
 from schemas.definitions import fingerprint_of, schema_of
 from schemas.events import DeadLettered, DeadLetterReason, RolloutGroupCompleted, RunFinished
 from streams.keeper import PoolKeeper
@@ -18,8 +17,8 @@ from streams.log import MemoryLog, Record, beginning
 from streams.reader import EventReader
 from streams.refold import archived, fold_archive
 from streams.replay import Recording, Repetition
-from streams.scan import places_in
-from tests.golden.make import DECISION_TOPICS, GOLDEN, readable, samples, state_of_pool, write
+from streams.scan import places_in, scan_archive
+from tests.golden.make import DECISION_TOPICS, GOLDEN, readable, samples, state_of_pool, write, written
 from tests.schemas import test_contracts
 from tests.streams.building import RUN, group, opening, reply
 from tests.streams.test_fold import SETTINGS, mean_of
@@ -80,6 +79,31 @@ def test_there_is_a_golden_version_and_it_is_not_made_twice() -> None:
         write(VERSIONS[0])
 
 
+def fingerprints_in(version: str) -> set[tuple[str, str]]:
+    """(event type, fingerprint) of every schema that a version's records and samples were written with."""
+    found = {(name, stored["fingerprint"]) for name, stored in golden(version, "samples.json").items()}
+    return found | archived_in(version)
+
+
+def archived_in(version: str) -> set[tuple[str, str]]:
+    """(event type, fingerprint) of every schema that a version's records were written with."""
+    records = scan_archive(GOLDEN / version / "archive", TOPICS)
+    return {(type(decode(record.value)).__name__, record.value[2:HEADER_BYTES].hex()) for record in records}
+
+
+def test_every_schema_that_was_ever_published_is_in_a_golden_version() -> None:
+    published = {(path.parent.name, path.stem) for path in HISTORY.glob("*/*.avsc")}
+    missing = published - set().union(*map(fingerprints_in, VERSIONS))
+    assert not missing, f"make a version that holds {sorted(missing)}: see tests/golden/make.py"
+
+
+def test_the_oldest_version_is_a_whole_run_in_the_first_form_of_every_schema_that_changed() -> None:
+    current = {(name, fingerprint_of(schema_of(name)).hex()) for name in BY_NAME}
+    older = {(path.parent.name, path.stem) for path in HISTORY.glob("*/*.avsc")} - current
+    used = archived_in("v0")
+    assert older and older <= used and not {name for name, _ in older} & {name for name, mark in used if (name, mark) in current}
+
+
 def covers(now: object, then: object) -> bool:
     """Whether everything that was there is there still; fields added since do not matter."""
     if isinstance(then, dict):
@@ -93,19 +117,11 @@ def test_every_schema_that_was_ever_published_can_be_read_today() -> None:
     for path in sorted(HISTORY.glob("*/*.avsc")):
         schema = json.loads(path.read_text())
         whole = as_record(decode(base64.b64decode(samples()[schema["name"]]["bytes"])))
-        event = decode(written_with(schema, whole))
-        written = {field["name"] for field in schema["fields"]}
+        event = decode(written(schema, whole))
+        known = {field["name"] for field in schema["fields"]}
         assert type(event).__name__ == schema["name"]
-        assert covers(readable({k: v for k, v in as_record(event).items() if k in written}), readable(
-            {k: v for k, v in whole.items() if k in written})), path
-
-
-def written_with(schema: dict, values: dict) -> bytes:
-    """An event's bytes as a program with another schema writes them."""
-    out = io.BytesIO()
-    out.write(MAGIC + fingerprint_of(schema))
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema, named_schemas={}, _force=True), values)
-    return out.getvalue()
+        assert covers(readable({k: v for k, v in as_record(event).items() if k in known}), readable(
+            {k: v for k, v in whole.items() if k in known})), path
 
 
 def with_field(schema: dict) -> dict:
@@ -126,7 +142,7 @@ def with_symbol(schema: dict) -> dict:
 def from_the_future(change: object, **values: object) -> bytes:
     """A group written with a schema that nobody here knows."""
     event = as_record(group(f"{RUN}-seed-0", 1, [0.5] * 4))
-    return written_with(change(schema_of("RolloutGroupCompleted")), {**event, **values})
+    return written(change(schema_of("RolloutGroupCompleted")), {**event, **values})
 
 
 FUTURE = {
