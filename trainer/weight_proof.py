@@ -24,9 +24,19 @@ Ask = Callable[[list[int], int], tuple[list[int], list[float]]]
 """Samples so many tokens behind a prompt; returns their ids and log-probabilities."""
 
 
-def probe_ids(vocab_size: int, num_tokens: int = PROMPT_TOKENS) -> list[int]:
+def probe_ids(vocab_size: int) -> list[int]:
     """A fixed text: ids spread over a vocabulary."""
-    return [(7_919 * number + 13) % vocab_size for number in range(num_tokens)]
+    return [(7_919 * number + 13) % vocab_size for number in range(PROMPT_TOKENS)]
+
+
+@torch.no_grad()
+def likeliest(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[int]:
+    """What the model says behind a prompt when it takes the likeliest token each time."""
+    policy, ids = halves(model), list(prompt)
+    for _ in range(num_tokens):
+        hidden = policy.decoder(input_ids=torch.tensor([ids], device=policy.device)).last_hidden_state
+        ids.append(int(policy.head(hidden[0, -1]).argmax()))
+    return ids[len(prompt):]
 
 
 def own_logprobs(model: PreTrainedModel, prompt: list[int], ids: list[int], temperature: float = 1.0) -> np.ndarray:

@@ -27,9 +27,9 @@ from trainer.vllm_client import PROVING, UNPROVEN, VllmClient, VllmError
 from trainer.vllm_server_sampler import COMPLETIONS, message_in
 from trainer.weight_proof import (
     PROBE_TOKENS,
-    PROMPT_TOKENS,
     SEED,
     Ask,
+    likeliest,
     own_logprobs,
     probe_gap,
     probe_ids,
@@ -256,9 +256,10 @@ def asked_of(client: VllmClient, settings: ServerSettings) -> Ask:
 
 
 def probe_of(model: PreTrainedModel) -> dict[str, list]:
-    """A fixed text and the model's log-probabilities of its last tokens, for whoever loads the weights elsewhere."""
-    ids = probe_ids(model.config.vocab_size, PROMPT_TOKENS + PROBE_TOKENS)
-    return {"token_ids": ids, "logprobs": own_logprobs(model, ids[:PROMPT_TOKENS], ids[PROMPT_TOKENS:]).tolist()}
+    """A fixed text, the model's likeliest tokens behind it and their log-probabilities, for whoever loads the weights elsewhere."""
+    prompt = probe_ids(model.config.vocab_size)
+    ids = likeliest(model, prompt, PROBE_TOKENS)
+    return {"token_ids": prompt + ids, "logprobs": own_logprobs(model, prompt, ids).tolist()}
 
 
 def by_files(folder: Path) -> Callable[[VllmClient, PreTrainedModel, float], None]:

@@ -1,19 +1,24 @@
 """From settings to samplers."""
 
 import json
+import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from commands import sampling
 from commands.config import ConfigError, RunConfig, validated
-from commands.sampling import of_trainer, of_worker, server_of, server_syncs
-from trainer.held_weights import FolderWeights, ServerWeights
+from commands.sampling import of_trainer, of_worker, served, server_of, server_syncs
+from tests.trainer.test_vllm_engine_sampler import Engine
+from tests.trainer.toys import ToyTemplate, toy_model
+from trainer.held_weights import EngineWeights, FolderWeights, ServerWeights
 from trainer.hf_sampler import HFSampler
 from trainer.players import ASSET
 from trainer.policy import load_policy
 from trainer.vllm_server_sampler import VllmServerSampler
-from trainer.weight_sync import FolderSync, VllmSync
+from trainer.weight_sync import FolderSync, VllmSync, WeightSyncFailed
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -51,6 +56,30 @@ def test_with_servers_each_gets_weights_and_each_worker_has_its_own(policy, tmp_
     assert [weights.sampler.url for weights in held] == [urls[0], urls[1], urls[0]]
     own = of_worker(config, "run", "rollout-0", str(ASSET), policy.template, "http://other:3")
     assert own.sampler.url == "http://other:3"
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """An engine in memory instead of vLLM, and a toy policy."""
+    engine, toy = Engine(), SimpleNamespace(model=toy_model(seed=3), tokenizer=None, template=ToyTemplate())
+    asked = lambda **values: SimpleNamespace(**{"stop_token_ids": [], **values})  # noqa: E731
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=asked))
+    monkeypatch.setattr(sampling, "vllm_engine", lambda folder, arguments: engine)
+    monkeypatch.setattr(sampling, "load_policy", lambda path: toy)
+    return engine
+
+
+def test_a_worker_with_vllm_in_process_is_shown_to_take_weights_and_holds_none_yet(engine, tmp_path):
+    config = config_of(rollouts="workers", sampler="vllm_engine", vllm={"weights_folder": str(tmp_path)})
+    held = of_worker(config, "run", "rollout-0", "toy", ToyTemplate())
+    assert isinstance(held, EngineWeights) and held.follow([]) is None and list(tmp_path.iterdir()) == []
+    engine._server.model, engine.collective_rpc = toy_model(seed=3), lambda method, kwargs: None
+    with pytest.raises(WeightSyncFailed, match="does not sample with them"):
+        of_worker(config, "run", "rollout-0", "toy", ToyTemplate())
+
+
+def test_in_a_run_every_message_of_a_server_must_have_a_version(policy):
+    assert served(config_of(), policy.template, "http://a:1")._needs_version
 
 
 def test_a_run_that_samples_from_servers_must_name_them(policy):

@@ -1,12 +1,14 @@
 """Plays the toy run's tasks with vLLM in process, in vLLM's own virtual environment: ``python -m tests.trainer.engine_probe``.
 
-Prints one JSON object: log-probability gaps to the model in this process, before and after updates of the weights.
+Prints one JSON object: log-probability gaps to the model in this process, before and after updates of the weights, by the
+trainer's way and by that of a worker that loads version folders.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from trainer.logprobs import padded, score
 from trainer.policy import load_policy
 from trainer.sampler import RolloutRequest, SamplingParams
 from trainer.vllm_engine_sampler import VllmEngineSampler, vllm_engine
+from trainer.weight_sync import FolderSync, WeightSyncFailed, version_folder
 from trainer.weight_transfer import vllm_source
 
 PARAMS = SamplingParams(seed=3, max_message_tokens=24, max_episode_tokens=200)
@@ -50,6 +53,21 @@ def transfer_parts(model) -> list[object]:
     return [init.backend, init.is_sender, described == held, len(held), callable(Engine.send_weights)]
 
 
+def followed(sampler, models, root) -> list[object]:
+    """Gaps after each version that a worker loads from the trainer's folder, and what is said of a folder with a wrong probe."""
+    syncs, said = FolderSync(root, None, 8), []
+    for version, model in enumerate(models, 7):
+        syncs.sync(model, version, str(version))
+        sampler.load(version_folder(root, version), version)
+        said.append(gap_of(model, sampler.rollout(requests_of(2), PARAMS)))
+    shutil.copy(version_folder(root, 7) / "probe.json", version_folder(root, 8) / "probe.json")
+    try:
+        sampler.load(version_folder(root, 8), 8)
+    except WeightSyncFailed as error:
+        said.append(str(error))
+    return said
+
+
 def main() -> None:
     """Play, update, play."""
     folder, scratch = Path(sys.argv[1]), Path(sys.argv[2])
@@ -73,6 +91,9 @@ def main() -> None:
         found["gaps"].append([synced.probe_gap, gap_of(model, rollouts)])
         found["cross"].append(gap_of(models[version - 1], rollouts))
         found["versions"].append(sorted({v for r in rollouts for _, v in r.version_spans}))
+    sampler.prove_way(policy.model)
+    found["unproven"] = sampler.version
+    found["followed"] = followed(sampler, models[1:], scratch.with_name("versions"))
     found["transfer"] = transfer_parts(policy.model)
     found["num_ended"], found["all_done"] = len(ended), all(r.episode.done and not r.error for r in ended)
     print("RESULT " + json.dumps(found), flush=True)

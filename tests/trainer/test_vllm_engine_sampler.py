@@ -185,4 +185,7 @@ def test_the_real_engine_samples_from_the_weights_it_was_given_last(policy_folde
     found = json.loads(lines[0].removeprefix("RESULT "))
     assert max(gap for pair in found["gaps"] for gap in pair) < 1e-4 < 100 * 1e-4 < min(found["cross"])
     assert found["versions"] == [[0], [1], [2]] and found["num_ended"] == 36 and found["all_done"]
+    *gaps, refused = found["followed"]
+    assert found["unproven"] is None and len(gaps) == 2 and max(gaps) < 1e-4
+    assert refused.startswith("version 8: vLLM in process is up to")
     assert found["transfer"] == ["nccl", True, True, 24, True]
