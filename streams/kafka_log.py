@@ -101,15 +101,34 @@ class KafkaLog:
         try:
             messages = self._consumer.consume(1, timeout_s)
             messages += self._consumer.consume(max_records - 1, 0.0) if messages else []
+            if messages:
+                self._down_since = 0.0
+            elif self._down_since and time.monotonic() - self._down_since > self._broker_silence_s:
+                self._probe()
+            return self._taken(messages)
         except KafkaException as error:
+            self._positions = {}
             raise LogUnavailable(f"broker {self._connection.bootstrap_servers}: {error}") from error
-        if messages:
-            self._down_since = 0.0
-        elif self._down_since and time.monotonic() - self._down_since > self._broker_silence_s:
-            self._probe()
-        records = [self._record(message) for message in messages if not self._is_error(message)]
-        for record in records:
+        except (LogGap, LogUnavailable):
+            self._positions = {}
+            raise
+
+    def _taken(self, messages: Iterable[Message]) -> list[Record]:
+        """Records of messages, each the one that follows in its partition; what was asked for before is passed over.
+
+        Raises:
+            LogGap: offsets are missing.
+            LogUnavailable: the broker answered with an error.
+        """
+        records = []
+        for record in [self._record(message) for message in messages if not self._is_error(message)]:
+            expected = self._positions.get(record.place)
+            if expected is None or record.offset < expected:
+                continue
+            if record.offset > expected:
+                raise LogGap(f"{record.topic}-{record.partition}: offsets {expected} to {record.offset - 1} are missing on the broker")
             self._positions[record.place] = record.offset + 1
+            records.append(record)
         return records
 
     def _seek(self, cursor: Cursor) -> None:
@@ -127,10 +146,22 @@ class KafkaLog:
         if error is None:
             return False
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            raise LogGap(f"{message.topic()}-{message.partition()}: {error.str()}; the broker no longer holds these offsets")
+            raise LogGap(self._lost(message, error))
         if error.code() not in TRANSIENT:
             raise LogUnavailable(f"{message.topic()}-{message.partition()}: {error.str()}")
         return True
+
+    def _lost(self, message: Message, error: KafkaError) -> str:
+        """Which offsets the broker no longer holds, in words."""
+        full, number = message.topic(), message.partition()
+        wanted = self._positions.get(Place(full.removeprefix(self._connection.prefix), number), 0)
+        try:
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(full, number), timeout=PROBE_TIMEOUT_S)
+        except KafkaException:
+            return f"{full}-{number}: {error.str()}; the broker does not hold offset {wanted}"
+        if wanted < low:
+            return f"{full}-{number}: the broker no longer holds offsets {wanted} to {low - 1}; what is left begins at {low}"
+        return f"{full}-{number}: the broker does not hold offset {wanted}; it ends at {high}. Was the topic made anew?"
 
     def _on_client_error(self, error: KafkaError) -> None:
         if error.code() in TRANSIENT:
