@@ -1,7 +1,8 @@
 """A campaign of kills: ``python -m tests.chaos.campaign --points 100``.
 
 Runs the small configuration once undisturbed, then again and again with kill points spread over victims, states and steps,
-until that many processes were killed; prints one line a run and a table, and fails if any run ended differently.
+until that many processes were killed, with the rollouts in the trainer and in two workers in turn; at last with deaths at exact
+places of the code (``tests.chaos.spots``). Prints one line a run and a table, and fails if any run ended differently.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.chaos.harness import PATTERNS, STATES, KillPoint, disturbed_run, only_run
+from tests.chaos.harness import PATTERNS, STATES, Disturbance, KillPoint, Spot, disturbed_run, only_run, run_with_deaths
 from tests.chaos.outcome import outcome
+from tests.chaos.spots import SPOTS, WORKER_SPOTS, WORKERS
 
 CONFIG = Path(__file__).parent.parent / "commands" / "small.toml"
 VICTIMS = tuple(PATTERNS)
@@ -48,20 +51,32 @@ def main() -> int:
     for number, plan in enumerate(itertools.chain.from_iterable(itertools.repeat(points(10_000)))):
         if len(killed) >= options.points:
             break
-        started = time.monotonic()
-        run = disturbed_run(root / f"run-{number}", CONFIG, plan)
-        ended_well = run.exit_code == 0 and outcome(only_run(root / f"run-{number}")) == truth
-        different += not ended_well
+        started, folder = time.monotonic(), root / f"run-{number}"
+        run = disturbed_run(folder, CONFIG, plan, WORKERS if number % 2 else ())
+        different += not told(f"run {number}", run, folder, truth, run.done, started)
         killed += run.done
-        print(f"run {number}: {len(run.done)} killed, {'as undisturbed' if ended_well else 'DIFFERENT'}, "
-              f"{time.monotonic() - started:.0f} s, {len(killed)} of {options.points}: {', '.join(map(str, run.done))}", flush=True)
-        if not ended_well:
-            print("".join(run.output[-30:]), flush=True)
+        print(f"{len(killed)} of {options.points}", flush=True)
+    exact = []
+    for name, spots, settings in (("exact places", SPOTS, ()), ("exact places, workers", (*SPOTS, *WORKER_SPOTS), WORKERS)):
+        started, folder = time.monotonic(), root / name.replace(", ", "-").replace(" ", "-")
+        run, died = run_with_deaths(folder, CONFIG, spots, settings)
+        different += not told(name, run, folder, truth, died, started)
+        exact += died
     table = Counter((point.victim, point.event) for point in killed)
     for victim in VICTIMS:
         print(f"{victim:12s} " + "  ".join(f"{event} {table[victim, event]}" for event in sorted({state[0] for state in STATES})))
-    print(json.dumps({"killed": len(killed), "runs": number, "different": different, "folder": str(root)}))
+    print(json.dumps({"killed": len(killed), "exact": len(exact), "runs": number + 2, "different": different, "folder": str(root)}))
     return 0 if not different else 1
+
+
+def told(name: str, run: Disturbance, folder: Path, truth: dict, deaths: Sequence[KillPoint | Spot], started: float) -> bool:
+    """Print how a run ended; whether it ended as the undisturbed one."""
+    ended_well = run.exit_code == 0 and outcome(only_run(folder)) == truth
+    print(f"{name}: {len(deaths)} killed, {'as undisturbed' if ended_well else 'DIFFERENT'}, {time.monotonic() - started:.0f} s: "
+          f"{', '.join(map(str, deaths))}", flush=True)
+    if not ended_well:
+        print("".join(run.output[-30:]), flush=True)
+    return ended_well
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Kills processes of a run in named states and checks that nothing shows.
 
 A kill point is (victim, event, occurrence): the harness follows the run's topics, and the moment it hears that occurrence of
-that event it stops the victim where it stands (SIGSTOP), then kills it (SIGKILL). The run must end by itself with the pool,
-the batches and the weights of a run that nothing happened to.
+that event it stops the victim where it stands (SIGSTOP), then kills it (SIGKILL). The state is the run's; where the victim's
+code stands is chance. A :class:`Spot` is an exact place in the victim's code, where it ends itself with SIGKILL. The run must
+end by itself with the pool, the batches and the weights of a run that nothing happened to.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,9 +16,10 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from commands.folder import RunFolder
 from commands.run import FACT_TOPICS
@@ -30,7 +33,7 @@ from streams.topics import partitions_of
 ROOT = Path(__file__).parent.parent.parent
 PATTERNS = {
     "broker": "tansu", "worker": "streams.worker", "trainer": "commands.trainer", "synthesizer": "commands.synthesizer",
-    "archiver": "streams.archiver",
+    "archiver": "streams.archiver", "rollout": "commands.rollout",
 }
 STATES = (
     ("EpochPlanned", 1, 1), ("BatchPlanned", 1, 2), ("TrajectoryRecorded", 1, 34), ("TrajectoryRecorded", 9, 34),
@@ -57,6 +60,39 @@ class KillPoint:
 
     def __str__(self) -> str:
         return f"{self.victim} at {self.event} #{self.occurrence}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where in its code a process dies, once.
+
+    Attributes:
+        victim: process.
+        module: module of ours.
+        name: function, or Class.method.
+        when: ``before`` or ``after`` the call.
+        nth: which call of one process, from 1.
+        state: what is done and what is not, for people.
+    """
+
+    victim: str
+    module: str
+    name: str
+    when: str
+    nth: int
+    state: str
+
+    def __str__(self) -> str:
+        return f"{self.victim} {self.when} {self.name} #{self.nth}: {self.state}"
+
+    def mark(self, folder: Path) -> Path:
+        """The file that says that it happened."""
+        return folder / f"{self.victim}-{self.when}-{self.name}-{self.nth}"
+
+    def trap(self, folder: Path) -> dict[str, object]:
+        """What ``tests/chaos/at/sitecustomize.py`` reads."""
+        return {"process": PATTERNS[self.victim], "module": self.module, "name": self.name, "when": self.when, "nth": self.nth,
+                "mark": str(self.mark(folder))}
 
 
 @dataclass(slots=True)
@@ -147,11 +183,13 @@ class Watcher(threading.Thread):
                 self._disturbance.done.append(point)
 
 
-def disturbed_run(folder: Path, config: Path, points: Iterable[KillPoint], overrides: Iterable[str] = ()) -> Disturbance:
+def disturbed_run(
+    folder: Path, config: Path, points: Iterable[KillPoint], overrides: Iterable[str] = (), environment: Mapping[str, str] = MappingProxyType({})
+) -> Disturbance:
     """A run with kills; returns when it has ended."""
     disturbance = Disturbance(list(points))
     settings = [part for override in ("run.restarts=200", *overrides) for part in ("--set", override)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONUNBUFFERED": "1", **environment}
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "cli.py"), "run", "--config", str(config), "--runs", str(folder), *settings], cwd=ROOT,
         env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -167,10 +205,19 @@ def disturbed_run(folder: Path, config: Path, points: Iterable[KillPoint], overr
     return disturbance
 
 
+def run_with_deaths(folder: Path, config: Path, spots: Sequence[Spot], overrides: Iterable[str] = ()) -> tuple[Disturbance, list[Spot]]:
+    """A run whose processes die at exact places of their code, and the places where one did."""
+    marks = folder.with_name(f"{folder.name}-marks")
+    marks.mkdir(parents=True)
+    environment = {"PYTHONPATH": str(ROOT / "tests" / "chaos" / "at"), "RODS_KILLS_AT": json.dumps([spot.trap(marks) for spot in spots])}
+    disturbance = disturbed_run(folder, config, [], overrides, environment)
+    return disturbance, [spot for spot in spots if spot.mark(marks).exists()]
+
+
 def only_run(folder: Path) -> RunFolder:
     """The one run in a folder."""
     (path,) = [p for p in folder.iterdir() if p.is_dir()]
     return RunFolder(path)
 
 
-__all__ = ["FACT_TOPICS", "STATES", "Disturbance", "KillPoint", "disturbed_run", "only_run"]
+__all__ = ["FACT_TOPICS", "ROOT", "STATES", "Disturbance", "KillPoint", "Spot", "disturbed_run", "only_run", "run_with_deaths"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.campaign import CONFIG, VICTIMS, points
-from tests.chaos.harness import STATES, KillPoint, disturbed_run, only_run
+from tests.chaos.harness import ROOT, STATES, Disturbance, KillPoint, disturbed_run, only_run, run_with_deaths
 from tests.chaos.outcome import outcome
+from tests.chaos.spots import SPOTS, WORKER_SPOTS, WORKERS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PINNED = [
@@ -19,13 +22,41 @@ PINNED = [
 ]
 
 
-def test_processes_killed_in_named_states_change_nothing(tmp_path: Path) -> None:
-    calm = disturbed_run(tmp_path / "calm", CONFIG, [])
-    assert calm.exit_code == 0, "".join(calm.output)
-    run = disturbed_run(tmp_path / "disturbed", CONFIG, PINNED)
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What a run comes to that nothing happened to."""
+    folder = tmp_path_factory.mktemp("calm")
+    run = disturbed_run(folder, CONFIG, [])
     assert run.exit_code == 0, "".join(run.output)
+    return outcome(only_run(folder))
+
+
+def assert_nothing_shows(folder: Path, run: Disturbance, calm: dict) -> None:
+    """The same end, and a log whose decisions can be made again."""
+    assert run.exit_code == 0, "".join(run.output)
+    assert outcome(only_run(folder)) == calm
+    replayed = subprocess.run(
+        [sys.executable, str(ROOT / "cli.py"), "replay", str(only_run(folder).path), "--parts", "decisions"], cwd=ROOT, text=True,
+        capture_output=True, check=False)
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+
+
+def test_processes_killed_in_named_states_change_nothing(calm: dict, tmp_path: Path) -> None:
+    run = disturbed_run(tmp_path / "run", CONFIG, PINNED)
     assert len(run.done) >= 6, f"only {run.done} were killed"
-    assert outcome(only_run(tmp_path / "disturbed")) == outcome(only_run(tmp_path / "calm"))
+    assert_nothing_shows(tmp_path / "run", run, calm)
+
+
+def test_processes_that_die_at_exact_places_of_their_code_change_nothing(calm: dict, tmp_path: Path) -> None:
+    run, died = run_with_deaths(tmp_path / "run", CONFIG, SPOTS)
+    assert died == list(SPOTS), [str(spot) for spot in SPOTS if spot not in died]
+    assert_nothing_shows(tmp_path / "run", run, calm)
+
+
+def test_rollout_workers_that_die_change_nothing_and_play_as_the_trainer_itself_does(calm: dict, tmp_path: Path) -> None:
+    run, died = run_with_deaths(tmp_path / "run", CONFIG, WORKER_SPOTS, WORKERS)
+    assert died == list(WORKER_SPOTS), [str(spot) for spot in WORKER_SPOTS if spot not in died]
+    assert_nothing_shows(tmp_path / "run", run, calm)
 
 
 def test_the_campaign_covers_every_victim_in_every_state() -> None:
