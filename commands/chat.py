@@ -103,7 +103,7 @@ def typed(question: str) -> str:
 
 def show(
     model: str, task_id: str, split: str, console: Console, *, greedy: bool = False, ask: Ask = typed, seed: int = 0,
-    tokenizer: str = "", parser: str = "hermes", max_message_tokens: int = 1024, environment_name: str = "bfcl-v3",
+    tokenizer: str = "", parser: str = "", max_message_tokens: int = 1024, environment_name: str = "bfcl-v3",
 ) -> float:
     """Play a task to its end and return its progress reward."""
     from trainer.evaluation import episodes_of

@@ -37,7 +37,7 @@ def evaluate(
     category: Annotated[list[str] | None, typer.Option(help="Only this category; may be repeated.")] = None,
     limit: Annotated[int, typer.Option(help="At most about so many tasks, evenly from the categories; 0 takes all.")] = 0,
     tokenizer: Annotated[str, typer.Option(help="Tokenizer of a served model, by folder or hub name.")] = "",
-    parser: Annotated[str, typer.Option(help="How messages of a chat model are read.")] = "hermes",
+    parser: Annotated[str, typer.Option(help="How messages of a chat model are read; empty: as its checkpoint says, else hermes.")] = "",
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="Nucleus mass.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
@@ -63,7 +63,7 @@ def chat(
     split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest tokens.")] = False,
     tokenizer: Annotated[str, typer.Option(help="Tokenizer of a served model, by folder or hub name.")] = "",
-    parser: Annotated[str, typer.Option(help="How messages of a chat model are read.")] = "hermes",
+    parser: Annotated[str, typer.Option(help="How messages of a chat model are read; empty: as its checkpoint says, else hermes.")] = "",
     seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
 ) -> None:
     """Watch a policy play one task turn by turn, and speak for the user if you like."""

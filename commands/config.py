@@ -13,6 +13,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from environments.interface import EnvironmentUnavailable
+from environments.parsing import parser
 from schemas.events import RewardKind
 from streams.connection import Connection
 from streams.pool_config import PoolConfig
@@ -102,9 +104,34 @@ class StageSection(Section):
 
 
 class PolicySection(Section):
-    """The model that is trained."""
+    """The model that is trained, and how a chat model is spoken to and read. A checkpoint keeps the latter."""
 
     path: str = Field("default", description="A transformers causal LM by folder; 'default' is the shipped small policy.")
+    parser: str = Field(
+        "", description="How messages of a chat model are read: hermes, strict, llama3, openai, python, an installed one or "
+                        "module:attribute; empty takes what the checkpoint says, else hermes.")
+    system_text: str = Field(
+        "", description="System message of a chat model, before the tools that its chat template adds; empty takes what the "
+                        "checkpoint says, else two plain sentences. A grammar that the model does not know belongs here.")
+    template_options: dict[str, bool | int | float | str] = Field(
+        default_factory=dict, description="Values for the chat template, such as enable_thinking; empty takes what the checkpoint says.")
+
+    @model_validator(mode="after")
+    def check_parser(self) -> PolicySection:
+        """The parser must be there, and the shipped policy has a format of its own."""
+        if self.path == "default" and (self.parser or self.system_text or self.template_options):
+            raise ValueError("the shipped policy speaks a format of its own: drop parser, system_text and template_options")
+        try:
+            if self.parser:
+                parser(self.parser)
+        except EnvironmentUnavailable as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def spoken(self) -> dict[str, object]:
+        """How the model is spoken to and read, as ``trainer.policy.load_policy`` takes it."""
+        return {"parser": self.parser, "system_text": self.system_text, "template_options": self.template_options}
 
 
 class RunConfig(Section):

@@ -33,7 +33,7 @@ class EvalOptions:
     categories: tuple[str, ...] = ()
     limit: int = 0
     tokenizer: str = ""
-    parser: str = "hermes"
+    parser: str = ""
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0

@@ -92,7 +92,7 @@ def play(
         return
     config: RunConfig = validated(json.loads(started.config_json), f"RunStarted of {run_id}")
     path = policy_folder(config)
-    tokenizer, template = load_template(path)
+    tokenizer, template = load_template(path, **config.policy.spoken)
     own = SamplingFormat.of(template, tokenizer, tool_schema_hash(training_tasks(config)))
     refuse_mismatch(own, started, name)
     setup = WorkerSetup(

@@ -121,7 +121,7 @@ def of_worker(config: RunConfig, run_id: str, worker: str, path: str, template: 
     if trainer.sampler == "hf":
         return FolderWeights(load_policy(path).model, template)
     if trainer.sampler == "vllm_engine":
-        return EngineWeights(in_process(config, run_id, worker, load_policy(path)))
+        return EngineWeights(in_process(config, run_id, worker, load_policy(path, **config.policy.spoken)))
     if not (url or trainer.vllm.urls):
         raise ConfigError("trainer.vllm.urls is empty: name the servers, or this worker's with --url")
     return ServerWeights(served(config, template, url or server_of(trainer.vllm.urls, worker)))

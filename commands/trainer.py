@@ -141,7 +141,7 @@ def work(context: ProcessContext) -> RunOutcome:
     """Open the run if the log does not hold it yet, then train."""
     config, run_id = context.config, context.folder.run_id
     disable_progress_bar()
-    policy = load_policy(policy_folder(config))
+    policy = load_policy(policy_folder(config), **config.policy.spoken)
     engine = engine_of(policy.model, config.trainer, reference_policy(config, policy))
     if is_follower(config.trainer):
         engine.follow()

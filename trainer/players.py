@@ -40,14 +40,14 @@ class Player:
     max_tokens: int
 
 
-def player_of(model: str, tokenizer: str = "", parser: str = "hermes", device: str = "", dtype: str = "") -> Player:
+def player_of(model: str, tokenizer: str = "", parser: str = "", device: str = "", dtype: str = "") -> Player:
     """Open a policy.
 
     Args:
         model: folder or hub name of a transformers model, ``default`` for the shipped one, or ``http://host:port`` of a
             vLLM server.
         tokenizer: folder or hub name of the server's tokenizer; not needed for a path.
-        parser: how messages of a chat model are read.
+        parser: how messages of a chat model are read; if empty what its checkpoint says, else hermes.
         device: torch device; a GPU if there is one.
         dtype: float32 or bfloat16; float32 on a CPU, bfloat16 on a GPU.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +25,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from trainer.template import COMPACT_TOKENS, END, ChatTemplate, CompactTemplate, Template
+from trainer.template import COMPACT_TOKENS, END, SYSTEM_TEXT, ChatTemplate, CompactTemplate, Template
 
 PAD = "<pad>"
+FORMAT_KEY = "rods_format"
+"""Where a saved tokenizer says how its model is spoken to and read."""
 # Words without their blank and single digits: a name is the same tokens in a sentence and in a JSON string,
 # which is what lets a small model copy it.
 PIECES = r"[A-Za-z]+|[0-9]| |[^\sA-Za-z0-9]+|\s+"
@@ -94,29 +96,42 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fold
     tokenizer.save_pretrained(folder)
 
 
-def load_policy(path: str | Path, *, dtype: torch.dtype = torch.float32, parser: str = "hermes",
-                template_options: dict[str, object] | None = None) -> Policy:
-    """Model, tokenizer and template of a checkpoint folder (or a hub name).
-
-    The compact template is chosen when the tokenizer has the compact control tokens, otherwise the chat
-    template of the tokenizer with ``parser``. Raises ValueError when it has neither.
-    """
+def load_policy(path: str | Path, *, dtype: torch.dtype = torch.float32, parser: str = "", system_text: str = "",
+                template_options: Mapping[str, object] | None = None) -> Policy:
+    """Model, tokenizer and template of a checkpoint folder (or a hub name); see ``choose_template``."""
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-    return Policy(model, tokenizer, choose_template(model, tokenizer, parser, template_options))
+    return Policy(model, tokenizer, choose_template(model, tokenizer, parser, system_text, template_options))
 
 
-def choose_template(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, parser: str = "hermes",
-                    template_options: dict[str, object] | None = None) -> Template:
-    """The template that fits a tokenizer; see ``load_policy``."""
+def choose_template(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, parser: str = "", system_text: str = "",
+                    template_options: Mapping[str, object] | None = None) -> Template:
+    """The template that fits a tokenizer: the compact one where it has its control tokens, else its chat template.
+
+    How a chat model is spoken to and read is kept with the tokenizer, so that a checkpoint says it by itself.
+
+    Args:
+        model: says which tokens end a message.
+        tokenizer: of the model; saved, it says the three values below.
+        parser: how messages are read; if empty what the tokenizer says, else hermes.
+        system_text: the system message; if empty what the tokenizer says, else a plain one.
+        template_options: values for the chat template; if none what the tokenizer says.
+
+    Raises:
+        ValueError: the tokenizer has neither the control tokens nor a chat template.
+    """
     if set(COMPACT_TOKENS) <= set(tokenizer.get_vocab()):
         return CompactTemplate(tokenizer)
     if not tokenizer.chat_template:
         raise ValueError(f"the tokenizer of {tokenizer.name_or_path!r} has neither the compact control tokens nor "
                          "a chat template: give an instruct model or a checkpoint of warm_start")
+    said = tokenizer.init_kwargs.get(FORMAT_KEY, {})
+    spoken = {"parser": parser or said.get("parser", "hermes"), "system_text": system_text or said.get("system_text", SYSTEM_TEXT),
+              "template_options": dict(template_options or said.get("template_options", {}))}
+    tokenizer.init_kwargs[FORMAT_KEY] = spoken
     ends = model.generation_config.eos_token_id if model.generation_config else None
     stops = ends if isinstance(ends, list) else [ends] if ends is not None else []
-    return ChatTemplate(tokenizer, parser=parser, stop_ids=stops, template_options=template_options)
+    return ChatTemplate(tokenizer, stop_ids=stops, **spoken)
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -69,11 +69,11 @@ class _Says:
     generation_config: GenerationConfig | None
 
 
-def load_template(path: str | Path) -> tuple[PreTrainedTokenizerBase, Template]:
-    """Tokenizer and template of a checkpoint folder, without its weights."""
+def load_template(path: str | Path, **spoken: object) -> tuple[PreTrainedTokenizerBase, Template]:
+    """Tokenizer and template of a checkpoint folder, without its weights; ``spoken`` as for ``choose_template``."""
     tokenizer = AutoTokenizer.from_pretrained(path)
     try:
         generation = GenerationConfig.from_pretrained(path)
     except OSError:
         generation = None
-    return tokenizer, choose_template(_Says(generation), tokenizer)
+    return tokenizer, choose_template(_Says(generation), tokenizer, **spoken)

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from commands.config import DEFAULT_FILE, StageSection, load_config
+from commands.config import DEFAULT_FILE, PolicySection, StageSection, load_config
+from environments.parsing import parser
+from schemas.events import MessageOutcome
 
 FOLDER = DEFAULT_FILE.parent
 SOURCED = ("default.toml", "paper-qwen3-4b.toml", "envtuning.toml")
@@ -23,9 +25,11 @@ def test_every_shipped_configuration_loads(name):
 
 @pytest.mark.parametrize("name", SOURCED)
 def test_every_value_says_where_it_comes_from(name):
-    for number, line in enumerate((FOLDER / name).read_text().splitlines(), 1):
+    lines = (FOLDER / name).read_text().splitlines()
+    for number, line in enumerate(lines, 1):
+        said = lines[number - 2] if line.endswith('"""') else line
         if re.match(r"[a-z_]+ = ", line) and not line.startswith("name = "):
-            assert any(word in line for word in WORDS), f"{name}:{number}: {line}"
+            assert any(word in said for word in WORDS), f"{name}:{number}: {line}"
 
 
 def test_the_papers_numbers_are_in_the_papers_configuration():
@@ -45,6 +49,28 @@ def test_envtunings_stages_end_when_they_have_converged_and_make_no_tasks():
     assert [stage.advance.by for stage in config.stages] == ["converged"] * 3
     assert config.pool.static_pool and not any(stage.synthesis for stage in config.stages)
     assert (config.trainer.kl_coef, config.trainer.loss_aggregation.value) == (0.1, "seq_mean_token_mean")
+
+
+def test_envtunings_policy_is_told_the_grammar_it_is_read_by():
+    spoken = config_of("envtuning.toml").policy.spoken
+    assert spoken["parser"] == "strict" and spoken["template_options"] == {}
+    call, answer = re.findall(r"<tool_call>.*?</tool_call>|<answer>.*?</answer>", spoken["system_text"])
+    call = call.replace('"..."', '"ls"').replace("{...}", "{}").replace(", ...]", "]")
+    read = parser("strict")
+    assert [found.name for found in read(f"<think>first</think>\n{call}", {}).calls] == ["ls"]
+    assert read(f"<think>first</think>\n{answer}", {}).outcome is MessageOutcome.ANSWER
+    assert read(answer, {}).outcome is MessageOutcome.PARSE_ERROR
+
+
+@pytest.mark.parametrize(("values", "reason"), [
+    ({"path": "m", "parser": "loose"}, "no parser named 'loose'"),
+    ({"path": "m", "parser": "nowhere:parse"}, "nowhere"),
+    ({"parser": "strict"}, "speaks a format of its own"),
+    ({"template_options": {"enable_thinking": False}}, "speaks a format of its own"),
+])
+def test_a_format_that_cannot_be_spoken_is_refused_with_the_reason(values, reason):
+    with pytest.raises(ValueError, match=reason):
+        PolicySection(**values)
 
 
 def test_a_stage_that_may_end_early_makes_no_tasks():

@@ -10,7 +10,10 @@ import torch
 from pydantic import ValidationError
 
 from tests.trainer.test_template import chat_tokenizer
+from trainer.checkpoint import write_checkpoint
+from trainer.players import player_of
 from trainer.policy import PolicyConfig, build_policy, load_policy, save_policy, tokenizer_digest, train_tokenizer
+from trainer.sampling_format import load_template
 from trainer.template import COMPACT_TOKENS, ChatTemplate, CompactTemplate
 from trainer.weights import weights_digest
 
@@ -69,6 +72,21 @@ def test_a_chat_model_loads_with_its_chat_template_and_all_its_stop_tokens(tmp_p
     template = load_policy(tmp_path, parser="strict").template
     assert isinstance(template, ChatTemplate) and template.parser == "strict"
     assert template.stop_ids == {7, tokenizer.eos_token_id}
+
+
+def test_a_checkpoint_says_by_itself_how_its_model_is_spoken_to_and_read(tmp_path: Path) -> None:
+    model, _ = build_policy(SMALL, TEXTS)
+    save_policy(model, chat_tokenizer(), tmp_path / "given")
+    spoken = {"parser": "strict", "system_text": "Think, then call.", "template_options": {"enable_thinking": False}}
+    plain = load_policy(tmp_path / "given")
+    policy = load_policy(tmp_path / "given", **spoken)
+    assert plain.template.parser == "hermes" and plain.template.digest != policy.template.digest
+    assert load_template(tmp_path / "given", **spoken)[1].digest == policy.template.digest
+    kept = write_checkpoint(tmp_path / "run", 0, policy.model, policy.tokenizer, {}, b"", 1)
+    for template in (load_policy(kept.path).template, load_template(kept.path)[1]):
+        assert (template.parser, template.digest, template.stop_ids) == ("strict", policy.template.digest, policy.template.stop_ids)
+    assert player_of(str(kept.path)).template.digest == policy.template.digest
+    assert load_policy(kept.path, parser="hermes").template.parser == "hermes", "what is asked for counts more"
 
 
 def test_a_tokenizer_with_neither_format_is_refused_by_name(tmp_path: Path) -> None:
