@@ -147,8 +147,9 @@ class TrainerConfig(BaseModel):
     zero_variance: ZeroVariance = Field(
         ZeroVariance.KEEP,
         description=(
-            "Groups with equal rewards: keep counts their tokens in the mean (EnvTuning has no filter), drop "
-            "leaves them out, refill puts groups with a signal in their place, each again in batch order."
+            "Groups with equal rewards: keep counts their tokens in the mean (EnvTuning has no filter), drop leaves them out, refill "
+            "leaves them out and counts groups with a signal again, in batch order, until there are as many groups as planned. It plays "
+            "no further task; it keeps the number of optimizer steps where num_minibatches is above 1, else it is like drop."
         ),
     )
     normalise_std: bool = Field(True, description="Divide advantages by the group's standard deviation. GRPO: yes.")

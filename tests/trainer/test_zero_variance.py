@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from schemas.events import GroupStatus, RunOutcome, StepCompleted
 from tests.trainer.sequences import batch_of, settings, some_sequences
@@ -112,6 +113,18 @@ def test_refilling_keeps_the_number_of_optimizer_steps():
     steps = {policy: TorchEngine(toy_model(), settings(zero_variance=policy, num_minibatches=5)).update(
         batch_of(mixed()))["num_optimizer_steps"] for policy in ZeroVariance}
     assert steps == {ZeroVariance.KEEP: 3, ZeroVariance.DROP: 3, ZeroVariance.REFILL: 5}
+
+
+def test_with_one_minibatch_refilling_evenly_is_dropping():
+    sequences = [s for s in mixed() if s.group < 4]
+    weights = {}
+    for policy in (ZeroVariance.DROP, ZeroVariance.REFILL):
+        engine = TorchEngine(toy_model(), settings(zero_variance=policy))
+        metrics = engine.update(batch_of(sequences))
+        weights[policy] = engine.model.state_dict()
+    assert metrics["num_refilled_groups"] == 2
+    for name, value in weights[ZeroVariance.DROP].items():
+        torch.testing.assert_close(weights[ZeroVariance.REFILL][name], value, atol=1e-4, rtol=1e-3)
 
 
 class NeverRight(ToyEpisode):
