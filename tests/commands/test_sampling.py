@@ -65,7 +65,7 @@ def engine(monkeypatch):
     asked = lambda **values: SimpleNamespace(**{"stop_token_ids": [], **values})  # noqa: E731
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=asked))
     monkeypatch.setattr(sampling, "vllm_engine", lambda folder, arguments: engine)
-    monkeypatch.setattr(sampling, "load_policy", lambda path: toy)
+    monkeypatch.setattr(sampling, "load_policy", lambda path, **options: toy)
     return engine
 
 
