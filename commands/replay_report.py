@@ -76,5 +76,6 @@ class Report:
         console.print(table)
         for problem in self.damage:
             console.print(f"damaged: {problem}", highlight=False, soft_wrap=True, markup=False)
-        for part, difference in self.divergence.items():
-            console.print(f"first difference in {part}:\n{difference}", highlight=False, soft_wrap=True, markup=False)
+        for difference in dict.fromkeys(self.divergence.values()):
+            parts = ", ".join(part for part, found in self.divergence.items() if found == difference)
+            console.print(f"first difference in {parts}:\n{difference}", highlight=False, soft_wrap=True, markup=False)

@@ -377,3 +377,12 @@ def test_every_bar_knows_its_total_and_reaches_it(recorded: RunFolder) -> None:
 
 def test_leaves_of_a_configuration() -> None:
     assert flat({"a": {"b": 1, "c": []}, "d": [1, {"e": None}]}) == {"a.b": 1, "a.c": [], "d.0": 1, "d.1.e": None}
+
+
+def test_a_difference_that_all_parts_share_is_printed_once(copied: RunFolder) -> None:
+    tree = copied.config()
+    tree["pool"]["cooldown"] = 99
+    copied.config_file.write_text(json.dumps(tree))
+    result = CliRunner().invoke(app, ["replay", str(copied.path)])
+    assert result.exit_code == 1 and result.stdout.count("setting pool.cooldown") == 1
+    assert "first difference in decisions, learning, rewards:" in result.stdout
