@@ -217,3 +217,12 @@ def test_a_fork_that_learns_the_rollouts_of_its_parent_takes_them_as_they_were_s
     assert train(setup_of(log, tmp_path, format_hash="f")) is RunOutcome.COMPLETED
     assert len(events_of(log, RolloutsDropped)) == (0 if parent else 6)
     assert (digests_of(log)[3] == digests_of(stopped[0])[3]) is bool(parent)
+
+
+def test_the_digest_of_the_weights_is_taken_once_a_step(tmp_path):
+    log, calls = new_log(), []
+    setup = setup_of(log, tmp_path, config=config_of(), syncs=(Recording(),))
+    real = setup.engine.digest
+    setup.engine.digest = lambda: calls.append(1) or real()
+    assert train(setup) is RunOutcome.COMPLETED
+    assert len(calls) == 2 + 4, "of the first weights as they are checked and sent, and of each step"
