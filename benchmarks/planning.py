@@ -14,7 +14,18 @@ from dataclasses import dataclass
 from immutables import Map
 
 from schemas import make
-from schemas.events import BatchPlanned, Category, EpochPlanned, Evidence, Origin, RewardKind, StageStarted, Zone
+from schemas.events import (
+    BatchPlanned,
+    Category,
+    EpochPlanned,
+    Evidence,
+    Origin,
+    RetireReason,
+    RewardKind,
+    StageStarted,
+    TaskRetired,
+    Zone,
+)
 from streams.lifecycle import plan_epoch
 from streams.pool import Pool, PoolTask
 
@@ -78,7 +89,7 @@ def pool_of(shape: str, num_tasks: int) -> tuple[Pool, StageStarted]:
     pool = Pool(
         run_id=RUN, started_by="start", tasks=Map(tasks | variants), generated=Map({task_id: task.position for task_id, task in variants.items()}),
         observations=Map(dict.fromkeys([*human, *entered], SEEN)),
-        epochs=Map({plan.epoch: plan for plan in plans}), retired=Map(dict.fromkeys(gone)),
+        epochs=Map({plan.epoch: plan for plan in plans}), retired=Map(dict.fromkeys(gone, retired_by(plans[-1]))),
         batches=Map({plans[-1].first_step: batch_of(plans[-1])}),
         injected=Map({task_id: plan.epoch for plan in plans for task_id in plan.injected}),
         last_epoch=plans[-1].epoch, last_step=plans[-1].first_step)
@@ -105,6 +116,12 @@ def plans_of(human: Sequence[str], entered: Sequence[str], gone: Sequence[str]) 
              num_generated=len(entered) - len(gone), num_queued=0, input_cursor=())
         for epoch, chunk in enumerate(chunks)
     ]
+
+
+def retired_by(plan: EpochPlanned) -> TaskRetired:
+    """A retirement before an epoch; the planner asks its epoch alone."""
+    return make(TaskRetired, RUN, task_id="", reason=RetireReason.MASTERED, epoch=plan.epoch, evidence=None, num_observations=1,
+                first_mean=None)
 
 
 def batch_of(plan: EpochPlanned) -> BatchPlanned:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,12 +60,27 @@ def live_generated(pool: Pool) -> list[str]:
     return [task.task_id for task in sorted(tasks, key=lambda task: task.position)]
 
 
-def waiting(pool: Pool) -> list[Position]:
-    """Generated tasks that were neither injected nor retired, in no order that means anything."""
-    injected = injected_in(pool)
+def left_before(pool: Pool, epoch: int) -> Collection[str]:
+    """Tasks that had retired before an epoch is planned.
+
+    A planner that died between its retirements and its plan finds the former in the log. They belong to the plan, which
+    must come out the same.
+    """
+    ours = {task_id for task_id, event in pool.retired.items() if event.epoch >= epoch}
+    return {task_id for task_id in pool.retired if task_id not in ours} if ours else pool.retired
+
+
+def waiting(pool: Pool, left: Collection[str] | None = None) -> list[Position]:
+    """Generated tasks that were neither injected nor have left, in no order that means anything.
+
+    Args:
+        pool: tasks and plans.
+        left: who has left; all retired ones if ``None``.
+    """
+    injected, gone = injected_in(pool), pool.retired if left is None else left
     return [
         position for task_id, position in pool.generated.items()
-        if task_id not in injected and task_id not in pool.retired and task_id in pool.tasks
+        if task_id not in injected and task_id not in gone and task_id in pool.tasks
     ]
 
 
@@ -187,9 +202,10 @@ def plan_epoch(pool: Pool, stage: StageStarted, epoch: int) -> EpochDecision | N
     seeds = seeds_of(pool, stage)
     if seeds is None:
         return None
-    live, queue = live_generated(pool), waiting(pool)
+    left = left_before(pool, epoch)
+    live, queue = live_generated(pool), waiting(pool, left)
     leaving = retirements(live, pool, epoch) + expired(queue, pool, epoch)
-    human = [task_id for task_id in seeds if task_id not in pool.retired]
+    human = [task_id for task_id in seeds if task_id not in left]
     leaving += unprotected_leaving(human, pool, epoch)
     gone = {retirement.task_id for retirement in leaving}
     human = [task_id for task_id in human if task_id not in gone]

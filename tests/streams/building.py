@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from schemas import Event, make
@@ -59,7 +60,7 @@ def seeded(task_id: str, position: int, run_id: str = RUN, is_protected: bool = 
 def group(
     task_id: str, step: int, rewards: Sequence[float | None], epoch: int = 0, run_id: str = RUN, attempt: int = 0
 ) -> RolloutGroupCompleted:
-    valid = [r for r in rewards if r is not None]
+    valid = [r for r in rewards if r is not None and math.isfinite(r)]
     status = GroupStatus.COMPLETED if len(valid) == len(rewards) else GroupStatus.PARTIAL
     return make(
         RolloutGroupCompleted, run_id, task_id=task_id, step=step, epoch=epoch, attempt=attempt, status=status,
@@ -69,8 +70,11 @@ def group(
     )
 
 
-def constant_group(task_id: str, step: int, mean: float, epoch: int = 0, run_id: str = RUN) -> RolloutGroupCompleted:
-    return group(task_id, step, [mean] * 4, epoch, run_id)
+def constant_group(
+    task_id: str, step: int, mean: float | Sequence[float | None], epoch: int = 0, run_id: str = RUN
+) -> RolloutGroupCompleted:
+    """A group of four equal rewards, or of the given ones."""
+    return group(task_id, step, mean if isinstance(mean, Sequence) else [mean] * 4, epoch, run_id)
 
 
 def step_completed(batch: BatchPlanned) -> StepCompleted:

@@ -35,13 +35,17 @@ def plain_live(pool: Pool) -> list[str]:
     return [t.task_id for t in sorted(tasks, key=lambda t: t.position) if t.origin is Origin.GENERATED]
 
 
-def plain_queue(pool: Pool) -> list[str]:
+def plain_queue(pool: Pool, epoch: int | None = None) -> list[str]:
     injected = {task_id for plan in pool.epochs.values() for task_id in plan.injected}
     waiting = [t for t in pool.tasks.values()
-               if t.origin is Origin.GENERATED and t.task_id not in injected and t.task_id not in pool.retired]
+               if t.origin is Origin.GENERATED and t.task_id not in injected and t.task_id not in plain_left(pool, epoch)]
     if pool.config.queue_order == "freshest":
         return [t.task_id for t in sorted(waiting, key=lambda t: (-t.position[0], *t.position[1:]))]
     return [t.task_id for t in sorted(waiting, key=lambda t: t.position)]
+
+
+def plain_left(pool: Pool, epoch: int | None) -> set[str]:
+    return {t for t, event in pool.retired.items() if epoch is None or event.epoch < epoch}
 
 
 def plain_seeds(pool: Pool, stage: StageStarted) -> list[str] | None:
@@ -56,7 +60,7 @@ def plain_retirements(pool: Pool, epoch: int) -> list[Retirement]:
     reasons = {t: drift_reason(pool.observations.get(t, ()), pool, epoch) for t in plain_live(pool)}
     leaving = [Retirement(t, reason) for t, reason in reasons.items() if reason]
     leaving += [Retirement(t, RetireReason.PRUNED) for t in pruned([t for t, reason in reasons.items() if not reason], pool)]
-    for task_id in plain_queue(pool) if pool.config.queue_expiry_epochs else []:
+    for task_id in plain_queue(pool, epoch) if pool.config.queue_expiry_epochs else []:
         batch = pool.batches.get(pool.tasks[task_id].position[0])
         if epoch - (batch.epoch if batch else -1) > pool.config.queue_expiry_epochs:
             leaving.append(Retirement(task_id, RetireReason.QUEUE_EXPIRED))
@@ -68,11 +72,11 @@ def plain_plan(pool: Pool, stage: StageStarted, epoch: int) -> EpochDecision | N
     seeds = plain_seeds(pool, stage)
     if seeds is None:
         return None
-    human = [t for t in seeds if t not in pool.retired]
+    human = [t for t in seeds if t not in plain_left(pool, epoch)]
     leaving = [*plain_retirements(pool, epoch), *unprotected_leaving(human, pool, epoch)]
     gone = {retirement.task_id for retirement in leaving}
     human, live = [t for t in human if t not in gone], [t for t in plain_live(pool) if t not in gone]
-    queue = [t for t in plain_queue(pool) if t not in gone]
+    queue = [t for t in plain_queue(pool, epoch) if t not in gone]
     num = num_to_inject(len(queue), len(human) + len(live), len(live), pool)
     active = human + live + queue[:num]
     order = plain_order(active, pool.seed, epoch) if pool.config.shuffle else active
