@@ -72,7 +72,8 @@ def synthesizer(config: ConfigFile = None, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def trainer(
+@app.command("trainer", hidden=True)
+def train(
     run_id: Annotated[str, typer.Argument(envvar="RODS_RUN_ID", help="Id of the run; the same id goes on with it.")],
     config: ConfigFile = None, overrides: Overrides = None,
 ) -> None:
