@@ -75,7 +75,7 @@ def label(link: Link) -> str:
     style = STYLES.get(link.kind, "bold" if link.kind in ("task", "seed") else "default")
     shown = f" [dim]{escape(visible(link.id))}[/dim]" if link.kind in KINDS_WITH_ID and link.id else ""
     text = "".join(f"\n{start}{cut(value)}" for start, value in texts_of(link) if value)
-    return f"[{style}]{link.kind}[/{style}]{shown} {escape(visible(link.says + text, keep=NEWLINE))}"
+    return f"[{style}]{link.kind}[/{style}]{shown} {escape(visible(cut(link.says) + text, keep=NEWLINE))}"
 
 
 def texts_of(link: Link) -> list[tuple[str, str]]:
