@@ -30,7 +30,7 @@ def last_line(module: str) -> dict:
 @pytest.mark.slow
 def test_the_replay_benchmark_compares_every_way_of_recovery() -> None:
     figures = last_line("benchmarks.replay")
-    assert figures.keys() >= {"fold_events_per_s", "live_events_per_s", "ratio_vs_jsonl_recovery", "by_size", "plan_epoch", "export"}
+    assert figures.keys() >= {"fold_events_per_s", "live_events_per_s", "ratio_vs_jsonl_recovery", "by_size", "plan_epoch", "export", "tap_mb_per_s"}
     assert [row["num_events"] for row in figures["by_size"]] == [1000, 2000] and figures["by_size"][0].keys() >= ROW_KEYS
     assert figures["by_size"][0]["live_events_per_s"] > 0 and figures["by_size"][1]["live_events_per_s"] is None
     assert {plan["shape"] for plan in figures["plan_epoch"]} == {"seeds", "queue", "history"}
