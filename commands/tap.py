@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -96,7 +96,7 @@ def write_columns(
         print(f"{record.topic}-{record.partition}@{record.offset}: no event: {error}", file=sys.stderr)
 
     num = 0
-    with sink as add, without_cycle_collection():
+    with sink as add, nullcontext() if follow else without_cycle_collection():
         coming = records(source, selection, follow, stop, sink.flush_what_waits)
         for row in first(chosen_values(coming, selection, tell), limit):
             add(row)
