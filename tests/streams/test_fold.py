@@ -17,7 +17,7 @@ from streams.log import MemoryLog, beginning
 from streams.pool import Pool, apply, initial
 from streams.rows import rows_of
 from streams.summary import RunFacts, summary_of
-from tests.streams.building import RUN, run_finished
+from tests.streams.building import RUN, opening, reply, run_finished
 from tests.streams.scripted import of, play
 from tests.streams.worlds import World, worlds
 
@@ -34,7 +34,10 @@ def recorded(num_epochs: int = 4) -> list[Event]:
 
 
 def fold(events: list[Event]) -> Pool:
-    pool = initial()
+    return fold_on(initial(), events)
+
+
+def fold_on(pool: Pool, events: list[Event]) -> Pool:
     for event in events:
         pool = apply(pool, event)
     return pool
@@ -100,6 +103,17 @@ def test_a_crash_after_any_part_of_a_decision_completes_it_with_the_same_events(
             assert due == []
         heard.add(event.event_id)
         pool = apply(pool, event)
+
+
+def test_a_human_task_that_retired_just_before_a_crash_still_belongs_to_the_plan() -> None:
+    start, stage, *seeds = opening(3, 2, {"batch_size": 4, "protect_seeds": False, "hard_observations": 1, "burn_in_observations": 0})
+    pool = fold([start, stage, *(replace(seed, is_protected=False) for seed in seeds)])
+    plan, batch = decide(pool)
+    pool = fold_on(pool, [plan, batch, *reply(batch, lambda task_id, _: 0.0 if task_id.endswith("1") else 0.5)])
+    *signals, retired, following, _ = decide(pool)
+    assert isinstance(retired, TaskRetired) and following.retired == (retired.task_id,)
+    after_a_crash = decide(fold_on(pool, [*signals, retired]))
+    assert next(e for e in after_a_crash if isinstance(e, EpochPlanned)) == following
 
 
 @settings(max_examples=250, deadline=None)
