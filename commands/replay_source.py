@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from rich.progress import Progress
@@ -25,6 +26,7 @@ from streams.scan import Scanned, scan_log, scanned
 
 FACT_TOPICS = (*INPUT_TOPICS, *OUTPUT_TOPICS, DEAD_LETTERS)
 BODIES = "trajectories"
+CHUNK = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +128,10 @@ def source_of(origin: Origin, checkpoints: Path | None, progress: Progress) -> S
     run_id = run_in(origin)
     topics = [topic for topic in FACT_TOPICS if topic in origin.partitions]
     task = progress.add_task("reading", total=sum(origin.log.end_offsets(topics).values()))
-    facts = Recording(run_id)
-    for record in scan_log(origin.log, topics):
-        facts.add([record])
-        progress.advance(task)
+    facts, records = Recording(run_id), scan_log(origin.log, topics)
+    while chunk := list(islice(records, CHUNK)):
+        facts.add(chunk)
+        progress.advance(task, len(chunk))
     config = validated(settings_in(facts.started.event), f"RunStarted of {run_id}")
     folder = origin.folder or _folder_of(run_id, origin.runs)
     return Source(origin, facts, config, folder, checkpoints or (folder.checkpoints if folder else None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -170,6 +171,19 @@ def test_a_flipped_byte_of_one_event_is_named_by_segment_and_offsets(copied: Run
         f"{topic}-0 offsets {span.first_offset} to {span.last_offset}: segment {path.name} is damaged at bytes "
         f"{span.start} to {span.end - 1}"]
     assert found["divergence"][part]["what"]
+
+
+def test_a_truncated_or_missing_segment_is_refused_with_its_range(copied: RunFolder) -> None:
+    path = segments(copied.archive / "steps" / "0")[0]
+    data = path.read_bytes()
+    last = spans_of(data, 0)[-1]
+    os.truncate(path, last.start)
+    for what in (f"segment {path.name} is cut at byte {last.start} of {len(data)}", f"segment {path.name} is missing"):
+        code, found = told(copied.path, "--parts", "decisions,learning")
+        first = last.first_offset if "cut" in what else 0
+        assert code == 1 and found["damage"] == [f"steps-0 offsets {first} to {last.last_offset}: {what}"]
+        assert found["verdicts"] == {"decisions": "differs", "learning": "differs", "rewards": "skipped"}
+        path.unlink(missing_ok=True)
 
 
 def test_damage_of_a_topic_that_a_part_does_not_read_does_not_touch_its_verdict(copied: RunFolder) -> None:
