@@ -225,14 +225,15 @@ def test_a_tap_that_is_killed_disturbs_neither_broker_nor_archive(
     writer.append(said[:20])
     taps = [rods("tap", "all", "--follow", "--format", "jsonl", "--source", source)
             for source in (own_broker.bootstrap_servers, str(tmp_path / "archive"))]
-    for process in taps:
-        assert process.stdout.readline()
     admin = AdminClient(connection.settings())
-    groups = admin.list_consumer_groups(request_timeout=10.0).result()
+    try:
+        assert all([process.stdout.readline() for process in taps])
+        groups = admin.list_consumer_groups(request_timeout=10.0).result()
+    finally:
+        for process in taps:
+            os.kill(process.pid, signal.SIGKILL)
     assert groups.valid == [] and groups.errors == []
-    for process in taps:
-        os.kill(process.pid, signal.SIGKILL)
-        assert process.wait(DEADLINE_S) == -signal.SIGKILL
+    assert [process.wait(DEADLINE_S) for process in taps] == [-signal.SIGKILL] * 2
     writer.append(said[20:])
     stopping.set()
     archiver.join(DEADLINE_S)
