@@ -75,7 +75,7 @@ def open_epoch(pool: Pool, epoch: int, input_cursor: tuple[Cursor, ...], caused_
         retired=tuple(r.task_id for r in decision.retired), order=decision.order, num_human=decision.num_human,
         num_generated=decision.num_generated, num_queued=decision.num_queued, input_cursor=input_cursor,
     )
-    gone = [retired_event(pool, retirement, epoch) for retirement in decision.retired]
+    gone = [retired_event(pool, retirement, epoch) for retirement in decision.retired if retirement.task_id not in pool.retired]
     return [*gone, plan, batch_of(plan, pool, 0, input_cursor, plan.event_id)]
 
 

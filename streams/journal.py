@@ -114,13 +114,14 @@ class JournaledLog:
 
     def append(self, events: Sequence[Event]) -> None:
         """Journal, sync, then send; see :class:`streams.log.Log`."""
-        self._write([as_record(event, self._partitions, self._clock) for event in events])
+        self.send([as_record(event, self._partitions, self._clock) for event in events])
 
     def append_raw(self, record: Record) -> None:
         """Journal and send one record as it is."""
-        self._write([record])
+        self.send([record])
 
-    def _write(self, records: Sequence[Record]) -> None:
+    def send(self, records: Sequence[Record]) -> None:
+        """Journal and send records as they are, in order."""
         if records:
             self._journal.keep(records)
             self._journal.sent([record.place for record in records], self._log.send(records))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from schemas import Event, Undecodable
@@ -87,7 +87,7 @@ def archived(root: Path, place: Place, offset: int) -> Iterator[Record]:
         LogGap: records are missing.
     """
     files = segments(root / place.topic / str(place.partition))
-    for path, after in zip(files, [*files[1:], None], strict=True):
+    for path, after in zip_longest(files, files[1:]):
         if after is not None and int(after.stem) <= offset:
             continue
         for record in read_segment(path, place, offset):

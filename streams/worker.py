@@ -13,7 +13,7 @@ import io
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
@@ -27,18 +27,19 @@ from schemas import BY_NAME, Event, encode
 from streams.connection import Connection
 from streams.embedded_broker import patch_faust
 from streams.health import serve_if_asked
-from streams.journal import Journal
+from streams.journal import Journal, JournaledLog
 from streams.kafka_log import KafkaLog
 from streams.keeper import INPUT_TOPICS, SAYING_ORDER, PoolKeeper
-from streams.log import Record, now_ms
+from streams.log import LogUnavailable, Record, now_ms
 from streams.processes import end_with_parent
 from streams.rows import ROW_SCHEMA, PoolRow, rows_of
+from streams.topics import partitions_of
 
 logger = logging.getLogger("rods.worker")
 CRASHED = 70
 STOP_DEADLINE_S = 20.0
-RECORDS_AT_ONCE, EVENTS_AT_ONCE, KEPT_BACK_S = 4096, 64, 0.05
-"""Records after which rows are written, number of events that are sent, even if more records wait; longest wait of an event."""
+RECORDS_AT_ONCE = 4096
+"""Records after which rows are written even if more records wait."""
 ROW_FIELDS = tuple(field.name for field in fields(PoolRow))
 
 
@@ -102,7 +103,11 @@ class PoolApp(faust.App):
     """An app that ends when an agent fails: Faust would acknowledge the record and lose it."""
 
     async def _on_agent_error(self, agent: faust.AgentT, error: BaseException) -> None:
-        logger.critical("agent %s failed: %r; the worker ends, the next one folds from the log", agent, error)
+        self.end(f"agent {agent}", error)
+
+    def end(self, what: str, error: BaseException) -> None:
+        """End this process at once."""
+        logger.critical("%s failed: %r; the worker ends, the next one folds from the log", what, error)
         logging.shutdown()
         os._exit(CRASHED)
 
@@ -146,7 +151,7 @@ def create_app(settings: WorkerSettings) -> faust.App:
 
 
 class PoolWorker:
-    """Binds the keeper to Faust: assignment, agents, table, sends."""
+    """Binds the keeper to Faust: assignment, agents, table; and sends what is decided."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
@@ -156,7 +161,11 @@ class PoolWorker:
         self.table = self.app.Table(
             "pool", partitions=self.connection.num_decision_partitions, key_type=str, value_type=TableRow)
         self.turn = asyncio.Lock()
-        self.unsaid: dict[int, list[Event]] = {}
+        self.log = KafkaLog(self.connection)
+        if settings.journal is not None:
+            self.log = JournaledLog(self.log, settings.journal, partitions_of(self.connection))
+        self.unsaid: list[tuple[int, Event]] = []
+        self.is_due, self.all_said = asyncio.Event(), asyncio.Event()
         self.unwritten: dict[int, dict[tuple[str, str], None]] = {}
         self.topics = {name: self.app.topic(self.connection.full_name(name), value_type=bytes, key_type=bytes)
                        for name in INPUT_TOPICS}
@@ -190,17 +199,16 @@ class PoolWorker:
         async with self.turn:
             numbers = self.number_sets(revoked)
             self.keeper.forget(numbers)
-            for kept_back in (self.unsaid, self.unwritten):
-                for number in numbers & kept_back.keys():
-                    del kept_back[number]
+            self.unsaid = [(number, event) for number, event in self.unsaid if number not in numbers]
+            for number in numbers & self.unwritten.keys():
+                del self.unwritten[number]
 
     async def on_ready(self, app: faust.App, **kwargs: object) -> None:
         """Compare the table with the fold, and say what a crash left unsaid."""
         async with self.turn:
             for number, runs in sorted(self.keeper.pools.items()):
                 for run_id in sorted(runs):
-                    self.unsaid.setdefault(number, []).extend(self.keeper.due(number, run_id))
-                await self.say(number)
+                    self.say(number, self.keeper.due(number, run_id))
                 self.unwritten[number] = {
                     (row.run_id, row.task_id): None for pool in runs.values() for row in self.differing_rows(pool)}
         if self.settings.ready_file:
@@ -215,10 +223,9 @@ class PoolWorker:
         return wrong
 
     async def hear(self, event: faust.EventT, topic: str) -> None:
-        """One record: fold it, send what is due, write rows.
+        """One record: fold it, say what is due, write rows.
 
-        While more records wait, decisions and rows are kept back for a while, so that many are sent in one go and a task
-        heard of many times is written once.
+        While more records wait, rows are kept back for a while, so that a task heard of many times is written once.
         """
         message = event.message
         number = message.partition
@@ -226,22 +233,14 @@ class PoolWorker:
         async with self.turn:
             await self.fold_missing({number})
             heard = self.keeper.hear(record)
-            unsaid = self.unsaid.setdefault(number, [])
-            unsaid += heard.say
+            self.say(number, heard.say)
             unwritten = self.unwritten.setdefault(number, {})
             for task_id in heard.task_ids:
                 unwritten[heard.run_id, task_id] = None
-            is_last = not self.more_wait(message)
-            if is_last or record.offset % RECORDS_AT_ONCE == 0:
+            if record.offset % RECORDS_AT_ONCE == 0 or not self.more_wait(message):
                 self.write(number)
-            if is_last or len(unsaid) >= EVENTS_AT_ONCE or not heard.run_id:
-                await self.say(number)
-
-    async def say_overdue(self) -> None:
-        """Send what is still kept back: a broker may tell of records that never come, as the marks of transactions."""
-        async with self.turn:
-            for number in sorted(self.unsaid):
-                await self.say(number)
+        if not heard.run_id:
+            await self.all_said.wait()
 
     def more_wait(self, message: faust.types.Message) -> bool:
         """Whether the broker has told of records behind this one, in a partition that is still ours."""
@@ -258,34 +257,31 @@ class PoolWorker:
             if row is not None:
                 self.table[f"{run_id}/{task_id}"] = TableRow(**{name: getattr(row, name) for name in ROW_FIELDS})
 
-    async def say(self, number: int) -> None:
-        """Send what a partition's records led to, topic by topic: one is acknowledged before the next is begun."""
-        events = sorted(self.unsaid.pop(number, ()), key=lambda event: SAYING_ORDER.index(topic_of(event)))
-        for _, together in groupby(events, key=topic_of):
-            records = [record_of(event, number) for event in together]
-            if self.settings.journal is not None:
-                self.settings.journal.keep(records)
-            sent = [await self.send(record) for record in records]
-            offsets = [(await acknowledged).offset for acknowledged in sent]
-            if self.settings.journal is not None:
-                self.settings.journal.sent([record.place for record in records], offsets)
+    def say(self, number: int, events: Sequence[Event]) -> None:
+        """Have events of a partition sent."""
+        if events:
+            self.unsaid += [(number, event) for event in events]
+            self.all_said.clear()
+            self.is_due.set()
 
-    async def send(self, record: Record) -> Awaitable[faust.types.tuples.RecordMetadata]:
-        """Hand a record to the producer; what is returned waits for the broker."""
-        topic = self.app.topic(self.connection.full_name(record.topic), value_type=bytes, key_type=bytes)
-        return await self.app.send(topic, key=record.key, value=record.value, partition=record.partition)
+    async def keep_saying(self) -> None:
+        """Send what is due, for as long as the worker lives: what comes up while the broker is asked goes with the next."""
+        while True:
+            await self.is_due.wait()
+            self.is_due.clear()
+            waiting, self.unsaid = self.unsaid, []
+            records = sorted((record_of(event, number) for number, event in waiting), key=lambda r: SAYING_ORDER.index(r.topic))
+            for _, together in groupby(records, key=lambda record: record.topic):
+                await asyncio.to_thread(self.log.send, list(together))
+            if not self.unsaid:
+                self.all_said.set()
 
 
 def record_of(event: Event, number: int) -> Record:
     """An event as it is sent, into the partition it was decided for."""
     stamped = replace(event, occurred_at_ms=now_ms())
     key = getattr(event, BY_NAME[type(event).__name__].key).encode()
-    return Record(topic_of(event), number, -1, stamped.occurred_at_ms, key, encode(stamped))
-
-
-def topic_of(event: Event) -> str:
-    """The topic an event belongs on."""
-    return BY_NAME[type(event).__name__].topic
+    return Record(BY_NAME[type(event).__name__].topic, number, -1, stamped.occurred_at_ms, key, encode(stamped))
 
 
 def create_worker(settings: WorkerSettings) -> PoolWorker:
@@ -318,9 +314,12 @@ def create_worker(settings: WorkerSettings) -> PoolWorker:
         async for event in stream.events():
             await hear(event, "steps")
 
-    @app.timer(interval=KEPT_BACK_S)
-    async def say_overdue() -> None:
-        await worker.say_overdue()
+    @app.task
+    async def keep_saying() -> None:
+        try:
+            await worker.keep_saying()
+        except LogUnavailable as error:
+            app.end("what is decided cannot be sent: the log", error)
 
     return worker
 
