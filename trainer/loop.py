@@ -1,9 +1,10 @@
 """The trainer's main loop: hear a planned batch, play it, record it, learn from the record, announce the step.
 
-Rollouts are in the log before the update and the update is made from the log, so a restart goes the same way:
-from the last complete checkpoint (``trainer.resume``) it learns the recorded steps again without playing, compares every
-digest with the one in the log, and goes on. Only the newest weights are brought to where they are sampled from. Steps count from 1; step 0 stands for the weights the run started from. Where workers
-play, the trainer waits for their groups instead (``trainer.collect``); nothing else differs.
+Rollouts are in the log before the update and the update is made from the log, so a restart goes the same way: from the last
+complete checkpoint (``trainer.resume``) it learns the recorded steps again without playing, compares every digest with the
+one in the log, and goes on. Only the newest weights are brought to where they are sampled from. Steps count from 1; step 0
+stands for the weights the run started from. Where workers play, the trainer waits for their groups instead
+(``trainer.collect``); nothing else differs.
 """
 
 from __future__ import annotations
