@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import fastavro
-from fastavro.write import Writer
 
 from schemas import Event
 from schemas.codec import portable
 from streams.archive_blocks import (
     BROKEN,
-    CODEC,
     HEADER_BYTES,
     LONGEST_HEADER_BYTES,
     RECORD_SCHEMA,
+    block_of,
+    fresh_header,
     header_of,
     spans_behind,
 )
@@ -159,7 +159,8 @@ class _Lane:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._file: io.BufferedRandom | None = None
-        self._writer: Writer | None = None
+        self._sync_marker = b""
+        self._records, self._num_records = io.BytesIO(), 0
         self.next_offset = 0
         for path in reversed(segments(folder)):
             length, self.next_offset = sound_length(path)
@@ -173,12 +174,15 @@ class _Lane:
             raise LogGap(f"archive {self._folder}: offset {record.offset} does not follow {self.next_offset - 1}")
         if self._file is None or self._file.tell() > self._segment_bytes:
             self._open()
-        self._writer.write({
+        fastavro.schemaless_writer(self._records, RECORD_SCHEMA, {
             "offset": record.offset, "timestamp_ms": record.timestamp_ms, "key": record.key,
             "value": portable(record.value) if record.value is not None else None,
             "headers": [{"name": name, "value": value} for name, value in record.headers],
         })
+        self._num_records += 1
         self.next_offset = record.offset + 1
+        if self._records.tell() >= SYNC_BYTES:
+            self._write_block()
 
     def _open(self) -> None:
         self.close()
@@ -186,11 +190,20 @@ class _Lane:
         fresh = not last or last[0].stat().st_size > self._segment_bytes
         path = self._folder / f"{self.next_offset:020d}.avro" if fresh else last[0]
         self._file = path.open("a+b")
-        self._writer = Writer(self._file, RECORD_SCHEMA, codec=CODEC, sync_interval=SYNC_BYTES)
+        if fresh:
+            self._file.write(fresh_header())
+        self._file.seek(0)
+        self._sync_marker, _ = header_of(self._file.read(LONGEST_HEADER_BYTES))
+        self._file.seek(0, os.SEEK_END)
+
+    def _write_block(self) -> None:
+        if self._num_records:
+            self._file.write(block_of(self._records.getvalue(), self._num_records, self._sync_marker))
+            self._records, self._num_records = io.BytesIO(), 0
 
     def sync(self) -> None:
-        if self._writer is not None:
-            self._writer.flush()
+        if self._file is not None:
+            self._write_block()
             self._file.flush()
             os.fsync(self._file.fileno())
 
@@ -198,7 +211,7 @@ class _Lane:
         if self._file is not None:
             self.sync()
             self._file.close()
-        self._file = self._writer = None
+        self._file = None
 
 
 class ArchiveLog:

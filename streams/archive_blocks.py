@@ -1,6 +1,6 @@
 """The blocks of an archive segment, also of a damaged one. Pure functions of bytes.
 
-A block is: number of records, length, compressed records, the file's sync marker. Where the structure is broken the
+A block is: number of records, length, compressed records with a checksum of them, the file's sync marker. Where the structure is broken the
 walk goes on behind the next marker. A file that a crash cut short ends before its last block's length says; bytes that
 are long enough and still no block are damage.
 """
@@ -128,6 +128,31 @@ def _block_at(data: bytes, position: int, sync: bytes) -> Span:
         return Span(position, marker + len(sync))
     is_short = end > len(data) if count >= 0 and size >= 0 else len(data) - position < 2 * MAX_VARINT_BYTES
     return Span(position, len(data), is_torn=is_short)
+
+
+def block_of(payload: bytes, count: int, sync: bytes) -> bytes:
+    """A block as it lies in a segment: a flipped bit anywhere in it cannot be read as something else.
+
+    Args:
+        payload: encoded records.
+        count: how many.
+        sync: the file's marker.
+    """
+    packed = zstd.compress(payload, options={zstd.CompressionParameter.checksum_flag: 1})
+    return as_varint(count) + as_varint(len(packed)) + packed + sync
+
+
+def as_varint(value: int) -> bytes:
+    """A natural number as an Avro long.
+
+    >>> as_varint(1), varint(as_varint(300), 0)
+    (b'\\x02', (300, 2))
+    """
+    rest, out = value << 1, bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*out, rest])
 
 
 def varint(data: bytes, position: int) -> tuple[int, int]:

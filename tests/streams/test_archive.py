@@ -73,7 +73,7 @@ def test_damage_with_whole_blocks_behind_it_is_refused_and_nothing_is_cut(tmp_pa
         assert len(path.read_bytes()) == len(data)
 
 
-def test_no_flipped_byte_deletes_or_cuts_a_segment_and_none_drops_a_record_silently(tmp_path: Path) -> None:
+def test_no_flipped_byte_deletes_or_cuts_a_segment_and_none_drops_or_alters_a_record_silently(tmp_path: Path) -> None:
     path, data = blocks(tmp_path, 3)
     whole = read(tmp_path, 3)
     num_refused = 0
@@ -82,13 +82,13 @@ def test_no_flipped_byte_deletes_or_cuts_a_segment_and_none_drops_a_record_silen
         path.write_bytes(flipped)
         try:
             ends = ArchiveLog(tmp_path).next_offsets()
-            assert ends[ONE] == 3 and len(read(tmp_path, 3)) == 3, f"byte {at}: {ends}"
+            assert ends[ONE] == 3 and read(tmp_path, 3) == whole, f"byte {at}: {ends}"
         except LogGap:
             num_refused += 1
         assert path.exists() and path.read_bytes() == flipped, f"byte {at}"
         path.write_bytes(data)
     assert read(tmp_path, 3) == whole
-    assert num_refused > 0.6 * len(data), num_refused
+    assert num_refused > 0.95 * len(data), num_refused
 
 
 def test_every_cut_of_a_segment_leaves_the_whole_blocks_before_it(tmp_path: Path) -> None:
