@@ -53,11 +53,10 @@ def learning(source: Source, report: Report, progress: Progress) -> None:
     if difference is None:
         difference, gaps = updates_again(source, view, opened.engine, steps, lambda: progress.advance(task))
     opened.engine.close()
-    report.set("learning", difference or end_divergence(source, view), len(steps), f"bit for bit, {_threads(source)}")
-    if difference is not None:
-        report.notes["learning"] = ""
-        if difference.what == WEIGHTS:
-            judge(source, report, gaps)
+    difference = difference or end_divergence(source, view)
+    report.set("learning", difference, len(steps), "" if difference else f"bit for bit, {_threads(source)}")
+    if difference is not None and difference.what == WEIGHTS:
+        judge(source, report, gaps)
 
 
 def _threads(source: Source) -> str:
