@@ -24,7 +24,7 @@ MOST = 63
 """Highest count that takes one byte."""
 ID_LENGTH = 32
 ONE_BYTE = rb"[\x00-\x7f]"
-NUMBER = rb"[\x80-\xff]{0,7}[\x00-\x7f]"
+NUMBER = rb"[\x80-\xff]{0,7}+[\x00-\x7f]"
 
 
 class GroupHead(NamedTuple):
@@ -114,7 +114,7 @@ def _field(field: dict, count: int) -> bytes:
     wanted = field["name"] in WANTED
     if not _is_array(field):
         return b"(%s)" % _value(field["type"]) if wanted else _value(field["type"])
-    items = b"(?:%s){%d}" % (_item(field["type"]["items"]), count)
+    items = b"(?:%s){%d}+" % (_item(field["type"]["items"]), count)
     return b"\\x%02x%s\\x00" % (2 * count, b"(%s)" % items if wanted else items)
 
 
@@ -133,7 +133,7 @@ def _value(kind: object) -> bytes:
     if kind == "null":
         return b""
     if isinstance(kind, list):
-        return b"(?:%s)" % b"|".join(b"\\x%02x%s" % (2 * index, _value(branch)) for index, branch in enumerate(kind))
+        return b"(?>%s)" % b"|".join(b"\\x%02x%s" % (2 * index, _value(branch)) for index, branch in enumerate(kind))
     if isinstance(kind, dict) and kind["type"] == "enum":
         return b"[%s]" % b"".join(b"\\x%02x" % (2 * index) for index in range(min(len(kind["symbols"]), MOST + 1)))
     if isinstance(kind, dict) and kind["type"] == "array":
@@ -148,5 +148,5 @@ def _item(kind: object) -> bytes:
 def _counted(item: bytes, end: bytes) -> bytes:
     """A count, so many items, and the end; just the zero count where there are none. Ids are long, so theirs is tried first."""
     counts = sorted(range(1, MOST + 1), key=lambda count: (count != ID_LENGTH, count))
-    some = (b"\\x%02x(?:%s){%d}%s" % (2 * count, item, count, end) for count in counts)
-    return b"(?:\\x00|%s)" % b"|".join(some)
+    some = (b"\\x%02x(?:%s){%d}+%s" % (2 * count, item, count, end) for count in counts)
+    return b"(?>\\x00|%s)" % b"|".join(some)

@@ -11,7 +11,6 @@ import io
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,7 +146,7 @@ def read_segment(path: Path, place: Place, from_offset: int) -> Iterator[Record]
 
 def record_of(datum: dict, place: Place) -> Record:
     """The record that a datum of a segment stands for."""
-    headers = tuple([(header["name"], header["value"]) for header in datum["headers"]])
+    headers = tuple([(header["name"], header["value"]) for header in datum["headers"]]) if datum["headers"] else ()
     return Record(*place, datum["offset"], datum["timestamp_ms"], datum["key"], datum["value"], headers)
 
 
@@ -256,11 +255,11 @@ class ArchiveLog:
 
     def append(self, events: Sequence[Event]) -> None:
         for record in [as_record(event, self._partitions, self._clock) for event in events]:
-            self._lane(record.place).write(replace(record, offset=self._lane(record.place).next_offset))
+            self._lane(record.place).write(record._replace(offset=self._lane(record.place).next_offset))
         self.sync()
 
     def append_raw(self, record: Record) -> None:
-        self._lane(record.place).write(replace(record, offset=self._lane(record.place).next_offset))
+        self._lane(record.place).write(record._replace(offset=self._lane(record.place).next_offset))
         self.sync()
 
     def mirror(self, records: Iterable[Record]) -> None:

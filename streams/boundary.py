@@ -34,12 +34,12 @@ def zone_of(mean: float, config: PoolConfig) -> Zone:
     return Zone.BOUNDARY
 
 
-def signals_of(group: RolloutGroupCompleted | GroupHead, config: PoolConfig) -> list[float]:
+def signals_of(group: RolloutGroupCompleted | GroupHead, config: PoolConfig) -> Sequence[float]:
     """The detector's reward of each valid rollout, in rollout order; missing and non-finite rewards are left out."""
     rewards = group.rewards
     if config.signal == "progress":
         whole = None not in rewards and math.isfinite(sum(rewards))
-        return list(rewards) if whole else [r for r in rewards if r is not None and math.isfinite(r)]
+        return rewards if whole else [r for r in rewards if r is not None and math.isfinite(r)]
     chosen, turn_verdicts = [], group.turn_verdicts
     for index, reward in enumerate(rewards):
         if reward is not None and math.isfinite(reward):

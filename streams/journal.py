@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from schemas import Event, Undecodable, decode
@@ -142,15 +141,15 @@ class JournaledLog:
 
 def journal_entry(record: Record, offset: int) -> Record:
     """A record as the journal keeps it: its own place in headers."""
-    return replace(
-        record, topic=LANE.topic, partition=LANE.partition, offset=offset,
+    return record._replace(
+        topic=LANE.topic, partition=LANE.partition, offset=offset,
         headers=(*record.headers, ("topic", record.topic.encode()), ("partition", str(record.partition).encode())))
 
 
 def original(entry: Record) -> Record:
     """The record behind a journal entry."""
     topic, partition = (value for _, value in entry.headers[-2:])
-    return replace(entry, topic=topic.decode(), partition=int(partition), offset=-1, headers=entry.headers[:-2])
+    return entry._replace(topic=topic.decode(), partition=int(partition), offset=-1, headers=entry.headers[:-2])
 
 
 def journaled(folder: Path) -> Iterator[Record]:

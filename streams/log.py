@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from aiokafka.partitioner import murmur2
@@ -25,8 +25,7 @@ class Place(NamedTuple):
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record as it lies in the log; times in milliseconds since 1970 UTC."""
 
     topic: str
@@ -148,7 +147,7 @@ class MemoryLog:
     def append_raw(self, record: Record) -> None:
         with self._grown:
             lane = self._records[record.place]
-            lane.append(replace(record, offset=len(lane)))
+            lane.append(record._replace(offset=len(lane)))
             self._grown.notify_all()
 
     def read(self, cursor: Cursor, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import singledispatch
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from immutables import Map
@@ -197,6 +197,7 @@ def with_groups(pool: Pool, groups: Iterable[RolloutGroupCompleted | GroupHead])
     if not pool.started_by:
         return pool._replace(early=(*pool.early, *(g.whole() if isinstance(g, GroupHead) else g for g in groups)))
     ended, observations = pool.ended.mutate(), pool.observations.mutate()
+    fresh: dict[str, list[Evidence]] = {}
     for group in groups:
         place = (group.step, group.task_id)
         if place in ended:
@@ -204,15 +205,18 @@ def with_groups(pool: Pool, groups: Iterable[RolloutGroupCompleted | GroupHead])
         ended[place] = group.event_id
         evidence = evidence_of(group, pool.config)
         if evidence is not None:
-            observations[group.task_id] = in_order(observations.get(group.task_id, ()), evidence)
+            fresh.setdefault(group.task_id, []).append(evidence)
+    for task_id, seen in fresh.items():
+        observations[task_id] = in_order(observations.get(task_id, ()), seen)
     return pool._replace(ended=ended.finish(), observations=observations.finish())
 
 
-def in_order(known: tuple[Evidence, ...], evidence: Evidence) -> tuple[Evidence, ...]:
-    """Evidence ordered by step, with one more piece."""
-    if not known or known[-1].step <= evidence.step:
-        return (*known, evidence)
-    return tuple(sorted((*known, evidence), key=lambda item: item.step))
+def in_order(known: tuple[Evidence, ...], fresh: list[Evidence]) -> tuple[Evidence, ...]:
+    """Evidence ordered by step, with some more pieces; of one step in the order of arrival."""
+    every = (*known, *fresh)
+    if all(earlier.step <= later.step for earlier, later in pairwise(every[len(known) - 1 if known else 0 :])):
+        return every
+    return tuple(sorted(every, key=lambda item: item.step))
 
 
 @_rule.register

@@ -131,11 +131,15 @@ def fold_log(
 
 @contextmanager
 def without_cycle_collection() -> Iterator[None]:
-    """Facts are trees without cycles; a collector that walks a million of them again and again only costs time."""
+    """Facts are trees without cycles; a collector that walks a million of them again and again only costs time.
+
+    Those that are there at the end stay out of its way for good; they go when nothing refers to them any more.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         if was_on:
             gc.enable()

@@ -86,8 +86,8 @@ def rewrite(folder: RunFolder, change: Callable[[Record, Event], Record | Event 
     for record in scan_archive(old, counts):
         new = change(record, decode(record.value))
         if new is not None:
-            changed = new if isinstance(new, Record) else replace(record, value=encode(new))
-            log.mirror([replace(changed, offset=log.next_offsets()[record.place])])
+            changed = new if isinstance(new, Record) else record._replace(value=encode(new))
+            log.mirror([changed._replace(offset=log.next_offsets()[record.place])])
     log.close()
     shutil.rmtree(old)
     folder.path.joinpath("archive-ends.json").unlink()
@@ -323,7 +323,7 @@ def test_a_missing_trajectory_is_named(copied: RunFolder, part: str) -> None:
 
 def test_a_trajectory_that_cannot_be_read_is_named_by_its_place(copied: RunFolder) -> None:
     gone = nth(copied, TrajectoryRecorded, 3)
-    rewrite(copied, lambda record, event: replace(record, value=record.value[:-9]) if event == gone else record)
+    rewrite(copied, lambda record, event: record._replace(value=record.value[:-9]) if event == gone else record)
     code, found = told(copied.path, "--parts", "rewards")
     assert code == 1 and "cannot be read: trajectories-" in found["divergence"]["rewards"]["recorded"]
 

@@ -17,7 +17,7 @@ import io
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
@@ -106,7 +106,7 @@ def write_archive(root: Path, older: Mapping[str, str]) -> None:
     archive.next_offsets()
     for place in sorted(log.end_offsets(PARTITIONS)):
         records = log.read({place: 0}, 10**6, 0.0)
-        archive.mirror([replace(r, value=written(schemas[type(event).__name__], as_record(event)))
+        archive.mirror([r._replace(value=written(schemas[type(event).__name__], as_record(event)))
                         for r in records for event in [decode(r.value)]])
     archive.close()
 

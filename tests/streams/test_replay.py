@@ -47,7 +47,7 @@ def changed(records: list[Record], kind: type, index: int, **values: object) -> 
     """The records with one event of a type altered."""
     spots = [i for i, r in enumerate(records) if isinstance(decode(r.value), kind)]
     event: Event = replace(decode(records[spots[index]].value), **values)
-    return [replace(r, value=encode(event)) if i == spots[index] else r for i, r in enumerate(records)]
+    return [r._replace(value=encode(event)) if i == spots[index] else r for i, r in enumerate(records)]
 
 
 def test_a_recorded_run_is_decided_again_byte_for_byte() -> None:
@@ -58,7 +58,7 @@ def test_a_recorded_run_is_decided_again_byte_for_byte() -> None:
 
 def test_records_heard_twice_do_not_matter() -> None:
     records = live_run()
-    doubled = [*records, *(replace(r, offset=r.offset + 1000) for r in records if r.topic in OUTPUT_TOPICS)]
+    doubled = [*records, *(r._replace(offset=r.offset + 1000) for r in records if r.topic in OUTPUT_TOPICS)]
     assert replayed(doubled) is None
 
 
@@ -91,28 +91,28 @@ def test_a_missing_or_additional_decision_is_named() -> None:
     without = [r for r in records if not (r.topic == "boundary-signals" and r.offset == 1)]
     assert replayed(without).where == MISSING
     extra = changed(records, BatchPlanned, 0, step=77, event_id="0" * 32)
-    forged = [*records, *[replace(r, offset=900) for r in extra if r not in records]]
+    forged = [*records, *[r._replace(offset=900) for r in extra if r not in records]]
     assert "event_id of BatchPlanned" in replayed(forged).what
 
 
 def test_unreadable_records_are_listed_with_their_place() -> None:
     records = live_run()
-    broken = [replace(records[5], value=records[5].value[:-3]), *records]
+    broken = [records[5]._replace(value=records[5].value[:-3]), *records]
     assert f"{records[5].topic}-0@{records[5].offset}" in Recording(RUN).add(broken).unreadable[0]
 
 
 def letter(record: Record, consumer: str) -> Record:
     """The record of the dead letter that a consumer wrote of a record."""
     event = dead_letter(record, Undecodable("spoilt"), RUN, consumer)
-    return replace(record, topic="dead-letters", offset=0, key=RUN.encode(), value=encode(event))
+    return record._replace(topic="dead-letters", offset=0, key=RUN.encode(), value=encode(event))
 
 
 def test_a_record_that_the_pool_agent_passed_over_is_no_difference_and_one_that_another_refused_is() -> None:
     records = live_run()
-    spoilt = replace(records[5], value=b"no event", offset=7777)
+    spoilt = records[5]._replace(value=b"no event", offset=7777)
     assert not Recording(RUN).add([*records, spoilt, letter(spoilt, "pool")]).unreadable
     assert Recording(RUN).add([*records, spoilt, letter(spoilt, "trainer")]).unreadable
-    elsewhere = replace(spoilt, offset=7778)
+    elsewhere = spoilt._replace(offset=7778)
     assert Recording(RUN).add([*records, spoilt, letter(elsewhere, "pool")]).unreadable
     assert replayed([*records, spoilt, letter(spoilt, "pool")]) is None
 
@@ -145,7 +145,7 @@ def test_the_framing_of_a_schema_registry_is_no_difference(monkeypatch: pytest.M
     with RegistryServer() as registry:
         monkeypatch.setenv(URL, registry.url)
         active().register_all()
-        framed = [replace(r, value=encode(decode(r.value))) for r in records]
+        framed = [r._replace(value=encode(decode(r.value))) for r in records]
         assert all(f.value != r.value for f, r in zip(framed, records, strict=True))
         assert replayed(records) is None and replayed(framed) is None
 
@@ -163,7 +163,7 @@ def test_an_older_schema_version_is_no_difference_and_another_value_in_it_is(mon
             return record
         body = io.BytesIO()
         fastavro.schemaless_writer(body, parsed, as_record(event))
-        return replace(record, value=codec.MAGIC + fingerprint_of(older) + body.getvalue())
+        return record._replace(value=codec.MAGIC + fingerprint_of(older) + body.getvalue())
 
     old = [rewritten(record) for record in records]
     assert old != records and replayed(old) is None

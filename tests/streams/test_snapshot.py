@@ -52,16 +52,16 @@ def shuffled_records(seed: int) -> list[Record]:
         record = lanes[topic].pop(0)
         merged.append(record)
         if rng.random() < 0.1:
-            merged.append(replace(record, value=record.value[:-1]))
+            merged.append(record._replace(value=record.value[:-1]))
         if rng.random() < 0.1:
             other = replace(decode(record.value), run_id="other")
-            merged.append(replace(record, value=encode(other)))
+            merged.append(record._replace(value=encode(other)))
         if not lanes[topic]:
             del lanes[topic]
     counts: dict[str, int] = {}
     numbered = []
     for record in merged:
-        numbered.append(replace(record, offset=counts.get(record.topic, 0)))
+        numbered.append(record._replace(offset=counts.get(record.topic, 0)))
         counts[record.topic] = counts.get(record.topic, 0) + 1
     return numbered
 
