@@ -64,8 +64,15 @@ def installed_versions(environment_name: str) -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "not installed"
-    found["cpu"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    found["cpu"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {processor_name()}"
     return found
+
+
+def processor_name() -> str:
+    """The processor's model as the system names it: another one may give other last bits."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 def tool_schema_hash(tasks: Sequence[Task]) -> str:

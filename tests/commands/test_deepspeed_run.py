@@ -11,7 +11,7 @@ import pytest
 from commands.folder import RunFolder
 from tests.chaos.harness import kill, only_run
 from tests.chaos.outcome import outcome
-from tests.commands.test_run import CONFIG, run
+from tests.commands.test_run import CONFIG, DEADLINE_S, rods, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SHARED = ("--set", "trainer.engine=deepspeed", "--set", "trainer.num_processes=2", "--set", "trainer.zero_stage=2",
@@ -43,6 +43,16 @@ def test_two_deepspeed_processes_train_a_run_to_its_end(shared: RunFolder) -> No
     assert (summary["conservation"]["missing"], summary["conservation"]["duplicate"]) == (0, 0)
     log = (shared.logs / "trainer.log").read_text()
     assert log.count("rods.trainer completed") == 2, "both processes end by themselves"
+
+
+def test_its_replay_decides_and_scores_the_same_and_learns_within_the_tolerance(shared: RunFolder) -> None:
+    """One process repeats what two did, so its sums have another order."""
+    process = rods("replay", str(shared.path), "--json")
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    verdicts = json.loads(output.splitlines()[-1])["verdicts"]
+    assert (verdicts["decisions"], verdicts["rewards"]) == ("equal", "equal"), output
+    assert verdicts["learning"] in ("equal", "tolerance"), output
+    assert process.returncode == (0 if verdicts["learning"] == "equal" else 1), output
 
 
 def test_a_killed_trainer_of_two_processes_ends_as_if_undisturbed(shared: RunFolder, config: Path, tmp_path: Path) -> None:
