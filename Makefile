@@ -33,7 +33,7 @@ $(RUN_READY): pyproject.toml requirements.lock
 	touch $@
 
 $(TEST_READY): $(RUN_READY)
-	$(PIP) --editable '.[train,deepspeed,lora,analysis,test]'
+	$(PIP) --editable '.[train,deepspeed,lora,analysis,bench,test]'
 	touch $@
 
 # vLLM for CPUs has pins of its own and gets an environment of its own; the tests that need it skip with the reason without it.

@@ -44,6 +44,15 @@ def test_the_load_benchmark_tells_of_every_group() -> None:
     assert rates[0]["num_told"] == rates[0]["num_groups"] > 20 and rates[0]["p50_ms"] is not None
 
 
+@pytest.mark.slow
+def test_the_step_benchmark_takes_the_same_loss_from_the_same_batch_as_trl() -> None:
+    pytest.importorskip("trl", reason="the extra bench is not installed")
+    figures = last_line("benchmarks.grpo_step")
+    assert figures.keys() >= {"ratio_vs_trl_step", "ratio_vs_trl_memory", "ratio_vs_trl_update", "log_share"}
+    for part in ("step", "large_vocabulary", "small_vocabulary"):
+        assert abs(figures[part]["loss_difference"]) < 1e-4 and figures[part]["trained_tokens" if part != "step" else "ours_cpu_s"] > 0
+
+
 def test_the_json_lines_recover_what_the_archive_folds_to(tmp_path: Path) -> None:
     scheme = JsonlScheme(tmp_path)
     for event in workload.events(3000):
