@@ -35,6 +35,11 @@ def assert_nothing_shows(folder: Path, run: Disturbance, calm: dict) -> None:
     """The same end, and a log whose decisions can be made again."""
     assert run.exit_code == 0, "".join(run.output)
     assert outcome(only_run(folder)) == calm
+    assert_decisions_repeat(folder)
+
+
+def assert_decisions_repeat(folder: Path) -> None:
+    """The log holds the inputs of every decision in it."""
     replayed = subprocess.run(
         [sys.executable, str(ROOT / "cli.py"), "replay", str(only_run(folder).path), "--parts", "decisions"], cwd=ROOT, text=True,
         capture_output=True, check=False)
@@ -57,6 +62,15 @@ def test_rollout_workers_that_die_change_nothing_and_play_as_the_trainer_itself_
     run, died = run_with_deaths(tmp_path / "run", CONFIG, WORKER_SPOTS, WORKERS)
     assert died == list(WORKER_SPOTS), [str(spot) for spot in WORKER_SPOTS if spot not in died]
     assert_nothing_shows(tmp_path / "run", run, calm)
+
+
+def test_a_run_that_does_not_wait_for_variants_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """What is decided then hangs on timing, and must stay as it was once said."""
+    run = disturbed_run(tmp_path / "run", CONFIG, PINNED, ("pool.await_synthesis=false",))
+    assert run.exit_code == 0 and len(run.done) >= 6, "".join(run.output)
+    conservation = outcome(only_run(tmp_path / "run"))["conservation"]
+    assert (conservation["missing"], conservation["duplicate"]) == (0, 0)
+    assert_decisions_repeat(tmp_path / "run")
 
 
 def test_the_campaign_covers_every_victim_in_every_state() -> None:
