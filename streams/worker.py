@@ -231,7 +231,8 @@ class PoolWorker:
         number = message.partition
         record = Record(topic, number, message.offset, int(message.timestamp * 1000), message.key, message.value)
         async with self.turn:
-            await self.fold_missing({number})
+            if number not in self.keeper.pools:
+                await self.fold_missing({number})
             heard = self.keeper.hear(record)
             self.say(number, heard.say)
             unwritten = self.unwritten.setdefault(number, {})
