@@ -26,10 +26,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def rods(*arguments: str) -> subprocess.Popen:
+    """The command, listening to Ctrl-C also where a shell in the background had it ignored."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
         [sys.executable, str(ROOT / "cli.py"), *arguments], cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT)
+        stderr=subprocess.STDOUT, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
 
 def steps_of(process: subprocess.Popen, lines: list[str]) -> Iterator[int]:
