@@ -50,11 +50,16 @@ def injected_in(pool: Pool) -> set[str]:
     return {task_id for plan in pool.epochs.values() for task_id in plan.injected}
 
 
-def live_generated(pool: Pool) -> list[str]:
-    """Generated tasks of the last planned epoch, in order of their signals."""
+def live_generated(pool: Pool, injected: Collection[str] | None = None) -> list[str]:
+    """Generated tasks of the last planned epoch, in order of their signals.
+
+    Args:
+        pool: tasks and plans.
+        injected: who was taken in; asked of the plans if ``None``.
+    """
     if pool.last_epoch < 0:
         return []
-    injected = injected_in(pool)
+    injected = injected_in(pool) if injected is None else injected
     entered = [task_id for task_id in pool.epochs[pool.last_epoch].order if task_id in injected]
     tasks = [pool.tasks[task_id] for task_id in entered if task_id in pool.tasks]
     return [task.task_id for task in sorted(tasks, key=lambda task: task.position)]
@@ -66,18 +71,22 @@ def left_before(pool: Pool, epoch: int) -> Collection[str]:
     A planner that died between its retirements and its plan finds the former in the log. They belong to the plan, which
     must come out the same.
     """
+    if len(pool.retired) <= sum(len(plan.retired) for plan in pool.epochs.values()):
+        return pool.retired
     ours = {task_id for task_id, event in pool.retired.items() if event.epoch >= epoch}
     return {task_id for task_id in pool.retired if task_id not in ours} if ours else pool.retired
 
 
-def waiting(pool: Pool, left: Collection[str] | None = None) -> list[Position]:
+def waiting(pool: Pool, left: Collection[str] | None = None, injected: Collection[str] | None = None) -> list[Position]:
     """Generated tasks that were neither injected nor have left, in no order that means anything.
 
     Args:
         pool: tasks and plans.
         left: who has left; all retired ones if ``None``.
+        injected: who was taken in; asked of the plans if ``None``.
     """
-    injected, gone = injected_in(pool), pool.retired if left is None else left
+    injected = injected_in(pool) if injected is None else injected
+    gone = pool.retired if left is None else left
     return [
         position for task_id, position in pool.generated.items()
         if task_id not in injected and task_id not in gone and task_id in pool.tasks
@@ -202,8 +211,8 @@ def plan_epoch(pool: Pool, stage: StageStarted, epoch: int) -> EpochDecision | N
     seeds = seeds_of(pool, stage)
     if seeds is None:
         return None
-    left = left_before(pool, epoch)
-    live, queue = live_generated(pool), waiting(pool, left)
+    left, taken = left_before(pool, epoch), injected_in(pool)
+    live, queue = live_generated(pool, taken), waiting(pool, left, taken)
     leaving = retirements(live, pool, epoch) + expired(queue, pool, epoch)
     human = [task_id for task_id in seeds if task_id not in left]
     leaving += unprotected_leaving(human, pool, epoch)
