@@ -44,23 +44,26 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="rods-chaos-"))
-    calm = disturbed_run(root / "undisturbed", CONFIG, [])
-    truth = outcome(only_run(root / "undisturbed"))
-    print(f"undisturbed: {len(truth['batches'])} steps, weights {truth['weights'][:12]}, exit code {calm.exit_code}", flush=True)
+    truths = {}
+    for name, settings in (("undisturbed", ()), ("undisturbed-workers", WORKERS)):
+        calm = disturbed_run(root / name, CONFIG, [], settings)
+        truths[settings] = truth = outcome(only_run(root / name))
+        print(f"{name}: {len(truth['batches'])} steps, weights {truth['weights'][:12]}, exit code {calm.exit_code}", flush=True)
     killed, different, number = [], 0, 0
     for number, plan in enumerate(itertools.chain.from_iterable(itertools.repeat(points(10_000)))):
         if len(killed) >= options.points:
             break
         started, folder = time.monotonic(), root / f"run-{number}"
-        run = disturbed_run(folder, CONFIG, plan, WORKERS if number % 2 else ())
-        different += not told(f"run {number}", run, folder, truth, run.done, started)
+        settings = WORKERS if number % 2 else ()
+        run = disturbed_run(folder, CONFIG, plan, settings)
+        different += not told(f"run {number}", run, folder, truths[settings], run.done, started)
         killed += run.done
         print(f"{len(killed)} of {options.points}", flush=True)
     exact = []
     for name, spots, settings in (("exact places", SPOTS, ()), ("exact places, workers", (*SPOTS, *WORKER_SPOTS), WORKERS)):
         started, folder = time.monotonic(), root / name.replace(", ", "-").replace(" ", "-")
         run, died = run_with_deaths(folder, CONFIG, spots, settings)
-        different += not told(name, run, folder, truth, died, started)
+        different += not told(name, run, folder, truths[settings], died, started)
         exact += died
     table = Counter((point.victim, point.event) for point in killed)
     for victim in VICTIMS:

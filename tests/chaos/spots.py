@@ -26,4 +26,5 @@ WORKER_SPOTS = (
     Spot("rollout", *SEND, "after", 4, "sent, not noted as sent"),
 )
 """Places in rollout workers."""
-WORKERS = ("trainer.rollouts=workers", "trainer.workers.num_local=2")
+WORKERS = ("trainer.rollouts=workers", "trainer.workers.num_local=2", "trainer.workers.groups_at_once=1")
+"""One group at once: the last digits of a log-probability hang on what else is in the sampler's batch."""

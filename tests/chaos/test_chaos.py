@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,17 @@ PINNED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> dict:
+def undisturbed(folder: Path, overrides: Sequence[str] = ()) -> dict:
     """What a run comes to that nothing happened to."""
-    folder = tmp_path_factory.mktemp("calm")
-    run = disturbed_run(folder, CONFIG, [])
+    run = disturbed_run(folder, CONFIG, [], overrides)
     assert run.exit_code == 0, "".join(run.output)
     return outcome(only_run(folder))
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """With rollouts in the trainer's process."""
+    return undisturbed(tmp_path_factory.mktemp("calm"))
 
 
 def assert_nothing_shows(folder: Path, run: Disturbance, calm: dict) -> None:
@@ -58,7 +63,8 @@ def test_processes_that_die_at_exact_places_of_their_code_change_nothing(calm: d
     assert_nothing_shows(tmp_path / "run", run, calm)
 
 
-def test_rollout_workers_that_die_change_nothing_and_play_as_the_trainer_itself_does(calm: dict, tmp_path: Path) -> None:
+def test_rollout_workers_that_die_change_nothing(tmp_path: Path) -> None:
+    calm = undisturbed(tmp_path / "calm", WORKERS)
     run, died = run_with_deaths(tmp_path / "run", CONFIG, WORKER_SPOTS, WORKERS)
     assert died == list(WORKER_SPOTS), [str(spot) for spot in WORKER_SPOTS if spot not in died]
     assert_nothing_shows(tmp_path / "run", run, calm)
