@@ -33,15 +33,13 @@ def decide(pool: Pool, input_cursor: tuple[Cursor, ...] = ()) -> list[Event]:
         pool: everything heard so far.
         input_cursor: what had been folded; recorded in the plans.
     """
-    if not pool.started_by or pool.finished:
+    if not may_decide(pool):
         return []
     if pool.last_epoch < 0:
         return open_epoch(pool, 0, input_cursor, pool.started_by)
     if pool.epochs[pool.last_epoch].first_step > pool.last_step:
         return [batch_of(pool.epochs[pool.last_epoch], pool, 0, input_cursor, pool.epochs[pool.last_epoch].event_id)]
     batch = pool.batches[pool.last_step]
-    if not is_done(pool, batch):
-        return []
     signals = due_signals(pool, batch)
     if not batch.is_last_of_epoch:
         plan = pool.epochs[batch.epoch]

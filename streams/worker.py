@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from pathlib import Path
 
@@ -23,14 +23,14 @@ import faust
 from faust.auth import Credentials, SASLCredentials, SSLCredentials
 from faust.serializers import codecs
 
-from schemas import BY_NAME, Event, encode
+from schemas import Event
 from streams.connection import Connection
 from streams.embedded_broker import patch_faust
 from streams.health import serve_if_asked
 from streams.journal import Journal, JournaledLog
 from streams.kafka_log import KafkaLog
 from streams.keeper import INPUT_TOPICS, SAYING_ORDER, PoolKeeper
-from streams.log import LogUnavailable, Record, now_ms
+from streams.log import LogUnavailable, Record, as_record
 from streams.processes import end_with_parent
 from streams.rows import ROW_SCHEMA, PoolRow, rows_of
 from streams.topics import partitions_of
@@ -161,9 +161,10 @@ class PoolWorker:
         self.table = self.app.Table(
             "pool", partitions=self.connection.num_decision_partitions, key_type=str, value_type=TableRow)
         self.turn = asyncio.Lock()
+        self.partitions = partitions_of(self.connection)
         self.log = KafkaLog(self.connection)
         if settings.journal is not None:
-            self.log = JournaledLog(self.log, settings.journal, partitions_of(self.connection))
+            self.log = JournaledLog(self.log, settings.journal, self.partitions)
         self.unsaid: list[tuple[int, Event]] = []
         self.is_due, self.all_said = asyncio.Event(), asyncio.Event()
         self.unwritten: dict[int, dict[tuple[str, str], None]] = {}
@@ -271,18 +272,12 @@ class PoolWorker:
             await self.is_due.wait()
             self.is_due.clear()
             waiting, self.unsaid = self.unsaid, []
-            records = sorted((record_of(event, number) for number, event in waiting), key=lambda r: SAYING_ORDER.index(r.topic))
+            records = [as_record(event, self.partitions)._replace(partition=number) for number, event in waiting]
+            records.sort(key=lambda record: SAYING_ORDER.index(record.topic))
             for _, together in groupby(records, key=lambda record: record.topic):
                 await asyncio.to_thread(self.log.send, list(together))
             if not self.unsaid:
                 self.all_said.set()
-
-
-def record_of(event: Event, number: int) -> Record:
-    """An event as it is sent, into the partition it was decided for."""
-    stamped = replace(event, occurred_at_ms=now_ms())
-    key = getattr(event, BY_NAME[type(event).__name__].key).encode()
-    return Record(BY_NAME[type(event).__name__].topic, number, -1, stamped.occurred_at_ms, key, encode(stamped))
 
 
 def create_worker(settings: WorkerSettings) -> PoolWorker:

@@ -16,13 +16,13 @@ import sys
 
 
 class Trap(importlib.abc.MetaPathFinder):
-    """Wraps the named functions of a module as soon as it has been loaded."""
+    """Wraps the named function of a module as soon as it has been loaded."""
 
-    def __init__(self, module: str, kills: list[dict]) -> None:
-        self.module, self.kills = module, kills
+    def __init__(self, kill: dict) -> None:
+        self.kill = kill
 
     def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        if name != self.module:
+        if name != self.kill["module"]:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -30,8 +30,7 @@ class Trap(importlib.abc.MetaPathFinder):
 
         def exec_module(module: object) -> None:
             run(module)
-            for kill in self.kills:
-                wrap(module, kill)
+            wrap(module, self.kill)
 
         spec.loader.exec_module = exec_module
         return spec
@@ -66,4 +65,4 @@ for kill_at in json.loads(os.environ.get("RODS_KILLS_AT", "[]")):
     if any(kill_at["process"] in part for part in sys.orig_argv) and not os.path.exists(kill_at["mark"]):
         import importlib.util
 
-        sys.meta_path.insert(0, Trap(kill_at["module"], [kill_at]))
+        sys.meta_path.insert(0, Trap(kill_at))
