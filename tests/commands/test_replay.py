@@ -37,27 +37,16 @@ from streams.log import LogGap, Record
 from streams.reader import dead_letter
 from streams.scan import scan_archive
 from streams.topics import ensure_topics
-from tests.chaos.harness import only_run
-from tests.commands.test_run import CONFIG, run
 
 EQUAL = {"decisions": "equal", "learning": "equal", "rewards": "equal"}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A small run, recorded once."""
-    folder = tmp_path_factory.mktemp("recorded")
-    code, output = run(folder, "--config", str(CONFIG))
-    assert code == 0, output
-    return only_run(folder)
-
-
 @pytest.fixture
-def copied(recorded: RunFolder, tmp_path: Path) -> RunFolder:
+def copied(undisturbed: RunFolder, tmp_path: Path) -> RunFolder:
     """A copy to be tampered with."""
-    shutil.copytree(recorded.path, tmp_path / recorded.run_id)
-    return RunFolder(tmp_path / recorded.run_id)
+    shutil.copytree(undisturbed.path, tmp_path / undisturbed.run_id)
+    return RunFolder(tmp_path / undisturbed.run_id)
 
 
 def invoke(*arguments: object) -> Result:
@@ -113,14 +102,14 @@ def nth(folder: RunFolder, kind: type, index: int) -> Event:
     return [event for event in events if isinstance(event, kind)][index]
 
 
-def test_an_unchanged_run_is_equal_in_all_three_wherever_its_folder_lies(recorded: RunFolder, copied: RunFolder) -> None:
-    code, found = told(recorded.path)
+def test_an_unchanged_run_is_equal_in_all_three_wherever_its_folder_lies(undisturbed: RunFolder, copied: RunFolder) -> None:
+    code, found = told(undisturbed.path)
     assert code == 0 and found["verdicts"] == EQUAL and not found["divergence"] and not found["damage"]
-    steps = nth(recorded, RunFinished, 0).step
+    steps = nth(undisturbed, RunFinished, 0).step
     assert found["counts"]["learning"] == steps and found["counts"]["rewards"] > steps and found["counts"]["decisions"] > steps
     renamed = copied.path.rename(copied.path.with_name("elsewhere"))
     code, found = told(renamed, "--parts", "decisions")
-    assert code == 0 and found["run_id"] == recorded.run_id
+    assert code == 0 and found["run_id"] == undisturbed.run_id
     assert found["verdicts"] == {"decisions": "equal", "learning": "skipped", "rewards": "skipped"}
 
 
@@ -358,9 +347,9 @@ def test_an_empty_or_foreign_log_is_no_equal_run(copied: RunFolder, tmp_path: Pa
     assert "no RunStarted" in refused(copied.path)
 
 
-def test_parts_that_do_not_exist_are_refused_and_blanks_do_not_matter(recorded: RunFolder) -> None:
+def test_parts_that_do_not_exist_are_refused_and_blanks_do_not_matter(undisturbed: RunFolder) -> None:
     for wrong in ("decision", "", " , ", "decisions,reward"):
-        assert "--parts" in refused(recorded.path, "--parts", wrong)
+        assert "--parts" in refused(undisturbed.path, "--parts", wrong)
     assert parts_of(" rewards , decisions,") == ("decisions", "rewards")
 
 
@@ -382,9 +371,9 @@ class Bars:
         self.done[task] += advance
 
 
-def test_every_bar_knows_its_total_and_reaches_it(recorded: RunFolder) -> None:
+def test_every_bar_knows_its_total_and_reaches_it(undisturbed: RunFolder) -> None:
     bars = Bars()
-    _, report = replay(origin_of(str(recorded.path), Path("runs"), ""), ("decisions", "learning", "rewards"), None, bars)
+    _, report = replay(origin_of(str(undisturbed.path), Path("runs"), ""), ("decisions", "learning", "rewards"), None, bars)
     assert report.is_equal and bars.names == ["reading", "decisions", "learning", "rewards"]
     assert bars.done == bars.totals and all(bars.totals)
 

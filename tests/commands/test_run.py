@@ -50,15 +50,6 @@ def run(folder: Path, *arguments: str, at_step: Callable[[int, int], None] = lam
     return process.wait(DEADLINE_S), "".join(lines)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A run that nothing happened to."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    code, output = run(folder, "--config", str(CONFIG))
-    assert code == 0, output
-    return only_run(folder)
-
-
 def test_a_run_ends_by_itself_with_every_figure_and_nothing_lost(undisturbed: RunFolder) -> None:
     summary = json.loads(undisturbed.summary_file.read_text())
     wanted = {
