@@ -15,7 +15,9 @@ from commands.options import AsJson, ConfigFile, Overrides, RunName, Runs, conso
 
 app = typer.Typer(
     help="RODS Streams: train tool-use agents from an event log that also makes the training tasks.",
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 for commands in (cli_analysis, cli_models, cli_services):
     app.add_typer(commands.app)
@@ -23,7 +25,8 @@ for commands in (cli_analysis, cli_models, cli_services):
 
 @app.command()
 def run(
-    config: ConfigFile = None, overrides: Overrides = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
     resume: Annotated[str | None, typer.Option(help="Go on with this run (id or folder).")] = None,
     runs: Annotated[Path | None, typer.Option(help="Folder for run folders; wins over run.folder.")] = None,
 ) -> None:

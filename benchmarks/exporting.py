@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
+from analysis.export import export_archive
+from analysis.tap import Selection
 from commands import tap
 from commands.source import Source
 from schemas import TOPICS, encode, make
 from schemas.events import Call, FinishReason, Message, MessageOutcome, TrajectoryRecorded
 from schemas.packed import pack_ids, pack_logprobs, pack_mask
-from streams.archive import ArchiveLog, partitions_in
-from streams.export import export_archive
-from streams.log import partition_counts
-from streams.tap import Selection
+from streams.archive.segments import ArchiveLog, partitions_in
+from streams.log.port import partition_counts
 
 EVENT_TYPE = "TrajectoryRecorded"
 MEBIBYTES = 256
@@ -55,13 +55,26 @@ def trajectory(index: int, rng: np.random.Generator) -> TrajectoryRecorded:
     call = Call(name="get_file", arguments_json=f'{{"name":"{text[:20]}"}}')
     messages = tuple(
         Message(turn=turn // 2, text=text, outcome=MessageOutcome.CALLS, calls=(call,), results=(text[:80],), code=-1)
-        for turn in range(NUM_MESSAGES))
+        for turn in range(NUM_MESSAGES)
+    )
     return make(
-        TrajectoryRecorded, "20260131-120000-bench", occurred_at_ms=1_790_000_000_000 + index, group_id=f"{index // 16:032x}",
-        task_id=f"multi_turn_base_{index // 16 % 400}", step=1 + index // 512, rollout_index=index % 16, policy_version=index // 512,
-        token_ids=pack_ids(rng.integers(0, VOCABULARY, NUM_TOKENS)), logprobs=pack_logprobs(-rng.exponential(0.5, NUM_TOKENS)),
-        mask=pack_mask(rng.integers(0, 2, NUM_TOKENS)), messages=messages, turn_verdicts=(1, 0, 1), reward=2 / 3, format_reward=None,
-        finish_reason=FinishReason.FINISHED)
+        TrajectoryRecorded,
+        "20260131-120000-bench",
+        occurred_at_ms=1_790_000_000_000 + index,
+        group_id=f"{index // 16:032x}",
+        task_id=f"multi_turn_base_{index // 16 % 400}",
+        step=1 + index // 512,
+        rollout_index=index % 16,
+        policy_version=index // 512,
+        token_ids=pack_ids(rng.integers(0, VOCABULARY, NUM_TOKENS)),
+        logprobs=pack_logprobs(-rng.exponential(0.5, NUM_TOKENS)),
+        mask=pack_mask(rng.integers(0, 2, NUM_TOKENS)),
+        messages=messages,
+        turn_verdicts=(1, 0, 1),
+        reward=2 / 3,
+        format_reward=None,
+        finish_reason=FinishReason.FINISHED,
+    )
 
 
 def write_archive(root: Path, mebibytes: int) -> int:
@@ -92,4 +105,5 @@ def measure(folder: Path, mebibytes: int = MEBIBYTES) -> Exported:
     seconds = time.perf_counter() - started
     event_mb, tap_seconds = done.num_bytes / 1e6, tapped_s(folder / "archive", folder / "tap.parquet")
     return Exported(
-        done.rows[EVENT_TYPE], event_mb, archive_mb, seconds, event_mb / seconds, tap_seconds, event_mb / tap_seconds)
+        done.rows[EVENT_TYPE], event_mb, archive_mb, seconds, event_mb / seconds, tap_seconds, event_mb / tap_seconds
+    )

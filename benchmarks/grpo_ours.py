@@ -24,15 +24,15 @@ from benchmarks.grpo_workload import (
 from schemas import Event, make
 from schemas.events import BatchPlanned, RewardKind, StepCompleted, TrajectoryRecorded
 from schemas.packed import unpack_ids, unpack_logprobs, unpack_mask
-from streams.connection import Connection
-from streams.embedded_broker import EmbeddedBroker
-from streams.kafka_log import KafkaLog
-from streams.topics import ensure_topics
-from trainer.episodes import EpisodeMaker
-from trainer.hf_sampler import HFSampler
-from trainer.rollouts import batch_metrics, groups_of, play_batch, update_batch_from_events
-from trainer.sampler import SamplingParams
-from trainer.torch_engine import TorchEngine
+from streams.log.connection import Connection
+from streams.log.embedded_broker import EmbeddedBroker
+from streams.log.kafka import KafkaLog
+from streams.log.topics import ensure_topics
+from trainer.rollouts.episodes import EpisodeMaker
+from trainer.rollouts.groups import batch_metrics, groups_of, play_batch, update_batch_from_events
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.sampler import SamplingParams
+from trainer.update.torch_engine import TorchEngine
 
 
 class TimedLog:
@@ -65,8 +65,15 @@ def _steps(num_rounds: int, folder: Path, log: TimedLog) -> dict[str, object]:
     params = SamplingParams(SEED, MAX_MESSAGE_TOKENS, MAX_EPISODE_TOKENS)
     rounds = []
     for number in range(num_rounds + 1):
-        plan = make(BatchPlanned, "bench", step=number + 1, epoch=0, task_ids=tuple(known), is_last_of_epoch=False,
-                    input_cursor=())
+        plan = make(
+            BatchPlanned,
+            "bench",
+            step=number + 1,
+            epoch=0,
+            task_ids=tuple(known),
+            is_last_of_epoch=False,
+            input_cursor=(),
+        )
         log.cpu_s = log.wall_s = 0.0
         clock = Clock()
         bodies = play_batch(plan, known, K, sampler, params, new_episode)
@@ -78,8 +85,15 @@ def _steps(num_rounds: int, folder: Path, log: TimedLog) -> dict[str, object]:
         metrics = {**batch_metrics(groups, by_id), **engine.update(batch)}
         log.append([_announcement(plan, engine, batch, groups, metrics)])
         cpu_s, wall_s = clock.lap()
-        rounds.append({"cpu_s": cpu_s, "wall_s": wall_s, "log_cpu_s": log.cpu_s, "log_wall_s": log.wall_s,
-                       "tokens": sum(len(body.mask) for body in bodies)})
+        rounds.append(
+            {
+                "cpu_s": cpu_s,
+                "wall_s": wall_s,
+                "log_cpu_s": log.cpu_s,
+                "log_wall_s": log.wall_s,
+                "tokens": sum(len(body.mask) for body in bodies),
+            }
+        )
     played = recorded(bodies)
     played.save(folder / "ours.npz")
     return {"rounds": rounds[1:], "loss": metrics["loss"], **played.facts}
@@ -87,18 +101,31 @@ def _steps(num_rounds: int, folder: Path, log: TimedLog) -> dict[str, object]:
 
 def _announcement(plan: BatchPlanned, engine: TorchEngine, batch: object, groups: list, metrics: dict) -> StepCompleted:
     return make(
-        StepCompleted, "bench", step=plan.step, epoch=0, stage="full", policy_version=plan.step,
-        weights_digest=engine.digest(), is_last_of_epoch=False, num_groups=batch.num_groups,
-        num_zero_variance=batch.num_zero_variance, num_trajectories=len(batch.sequences),
-        num_trained_tokens=batch.num_trained_tokens, group_ids=tuple(group.group_id for group in groups),
-        metrics=metrics)
+        StepCompleted,
+        "bench",
+        step=plan.step,
+        epoch=0,
+        stage="full",
+        policy_version=plan.step,
+        weights_digest=engine.digest(),
+        is_last_of_epoch=False,
+        num_groups=batch.num_groups,
+        num_zero_variance=batch.num_zero_variance,
+        num_trajectories=len(batch.sequences),
+        num_trained_tokens=batch.num_trained_tokens,
+        group_ids=tuple(group.group_id for group in groups),
+        metrics=metrics,
+    )
 
 
 def recorded(bodies: Sequence[TrajectoryRecorded]) -> Recorded:
     """Trajectories as both sides can learn from them."""
     return Recorded(
-        [unpack_ids(body.token_ids) for body in bodies], [unpack_mask(body.mask) for body in bodies],
-        [unpack_logprobs(body.logprobs) for body in bodies], [float(body.reward or 0.0) for body in bodies])
+        [unpack_ids(body.token_ids) for body in bodies],
+        [unpack_mask(body.mask) for body in bodies],
+        [unpack_logprobs(body.logprobs) for body in bodies],
+        [float(body.reward or 0.0) for body in bodies],
+    )
 
 
 def update(num_rounds: int, folder: Path) -> dict[str, object]:
@@ -121,8 +148,13 @@ def _updates(num_rounds: int, engine: TorchEngine, batch: Recorded) -> dict[str,
         metrics = engine.update(batch.as_update(number + 1))
         cpu_s, wall_s = clock.lap()
         rounds.append({"cpu_s": cpu_s, "wall_s": wall_s})
-    return {"rounds": rounds[1:], "loss": metrics["loss"], "grad_norm": metrics["grad_norm"], "peak_mib": peak_mib(),
-            **batch.facts}
+    return {
+        "rounds": rounds[1:],
+        "loss": metrics["loss"],
+        "grad_norm": metrics["grad_norm"],
+        "peak_mib": peak_mib(),
+        **batch.facts,
+    }
 
 
 def loss_on_theirs(folder: Path) -> float:

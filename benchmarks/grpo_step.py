@@ -42,10 +42,23 @@ def part(name: str, rounds: int, folder: Path) -> dict[str, object]:
         RuntimeError: it failed; the text is the end of what it said.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.grpo_step", "--part", name, "--rounds", str(rounds), "--folder",
-         str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}, capture_output=True, text=True,
-        timeout=PART_TIMEOUT_S, check=False)
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.grpo_step",
+            "--part",
+            name,
+            "--rounds",
+            str(rounds),
+            "--folder",
+            str(folder),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PART_TIMEOUT_S,
+        check=False,
+    )
     if done.returncode:
         raise RuntimeError(f"part {name} failed: {done.stderr[-2000:]}")
     last = done.stdout.strip().splitlines()[-1]
@@ -109,13 +122,18 @@ def whole_step(repeats: int, rounds: int, folder: Path, console: Console) -> dic
     log_share = sum(e["log_wall_s"] for e in entries) / sum(e["wall_s"] for e in entries)
     log_cpu_share = sum(e["log_cpu_s"] for e in entries) / sum(e["cpu_s"] for e in entries)
     times = {f"{side}_{kind}_s": round(best(found[side], f"{kind}_s"), 3) for side in found for kind in ("cpu", "wall")}
-    per_token = {side: min(e["cpu_s"] / e["tokens"] for r in results for e in r["rounds"])
-                 for side, results in found.items()}
+    per_token = {
+        side: min(e["cpu_s"] / e["tokens"] for r in results for e in r["rounds"]) for side, results in found.items()
+    }
     return {
-        "ratio": times["trl_cpu_s"] / times["ours_cpu_s"], "ratio_per_token": per_token["trl"] / per_token["ours"],
-        "log_share": log_share, "log_cpu_share": log_cpu_share, **times,
+        "ratio": times["trl_cpu_s"] / times["ours_cpu_s"],
+        "ratio_per_token": per_token["trl"] / per_token["ours"],
+        "log_share": log_share,
+        "log_cpu_share": log_cpu_share,
+        **times,
         "loss_difference": same_loss(ours_on_theirs, found["trl"][-1]["loss"], "a"),
-        "ours": sizes(found["ours"][-1]), "trl": sizes(found["trl"][-1]),
+        "ours": sizes(found["ours"][-1]),
+        "trl": sizes(found["trl"][-1]),
     }
 
 
@@ -128,10 +146,15 @@ def large_vocabulary(rounds: int, folder: Path, console: Console) -> dict[str, o
     lean_mib = lean["peak_mib"] - lean["before_mib"]
     times = {"ours_cpu_s": best(found["ours"], "cpu_s"), "trl_cpu_s": best(found["trl"], "update_cpu_s")}
     return {
-        "ratio_memory": mib["ours"] / mib["trl"], "ratio_memory_one_row": mib["ours"] / lean_mib,
-        "trl_one_row_mib": round(lean_mib), "ratio_time": times["trl_cpu_s"] / times["ours_cpu_s"],
-        "ours_mib": round(mib["ours"]), "trl_mib": round(mib["trl"]), **{k: round(v, 3) for k, v in times.items()},
-        "loss_difference": same_loss(found["ours"][0]["loss"], found["trl"][0]["loss"], "b"), **sizes(found["ours"][0]),
+        "ratio_memory": mib["ours"] / mib["trl"],
+        "ratio_memory_one_row": mib["ours"] / lean_mib,
+        "trl_one_row_mib": round(lean_mib),
+        "ratio_time": times["trl_cpu_s"] / times["ours_cpu_s"],
+        "ours_mib": round(mib["ours"]),
+        "trl_mib": round(mib["trl"]),
+        **{k: round(v, 3) for k, v in times.items()},
+        "loss_difference": same_loss(found["ours"][0]["loss"], found["trl"][0]["loss"], "b"),
+        **sizes(found["ours"][0]),
     }
 
 
@@ -140,7 +163,8 @@ def small_vocabulary(repeats: int, rounds: int, folder: Path, console: Console) 
     found = pairs("update", repeats, rounds, folder, console)
     times = {"ours_cpu_s": best(found["ours"], "cpu_s"), "trl_cpu_s": best(found["trl"], "update_cpu_s")}
     return {
-        "ratio": times["trl_cpu_s"] / times["ours_cpu_s"], **{k: round(v, 3) for k, v in times.items()},
+        "ratio": times["trl_cpu_s"] / times["ours_cpu_s"],
+        **{k: round(v, 3) for k, v in times.items()},
         "loss_difference": same_loss(found["ours"][-1]["loss"], found["trl"][-1]["loss"], "c"),
         **sizes(found["ours"][-1]),
     }
@@ -155,16 +179,37 @@ def table(report: dict) -> Table:
     """For people."""
     a, b, c = report["step"], report["large_vocabulary"], report["small_vocabulary"]
     shown = Table("comparison", "ours", "TRL", "ratio", "loss difference", title="GRPO step, CPU time, best round")
-    shown.add_row("(a) whole step", f"{a['ours_cpu_s']:.2f} s", f"{a['trl_cpu_s']:.2f} s", f"{a['ratio']:.1f} x faster",
-                  f"{a['loss_difference']:.1e}")
-    shown.add_row("(b) peak memory", f"{b['ours_mib']} MiB", f"{b['trl_mib']} MiB", f"{b['ratio_memory']:.2f} of TRL's",
-                  f"{b['loss_difference']:.1e}")
-    shown.add_row("(b) TRL one row at once", f"{b['ours_mib']} MiB", f"{b['trl_one_row_mib']} MiB",
-                  f"{b['ratio_memory_one_row']:.2f} of TRL's", "")
-    shown.add_row("(b) update", f"{b['ours_cpu_s']:.2f} s", f"{b['trl_cpu_s']:.2f} s",
-                  f"{b['ratio_time']:.1f} x faster", "")
-    shown.add_row("(c) update", f"{c['ours_cpu_s']:.2f} s", f"{c['trl_cpu_s']:.2f} s", f"{c['ratio']:.1f} x faster",
-                  f"{c['loss_difference']:.1e}")
+    shown.add_row(
+        "(a) whole step",
+        f"{a['ours_cpu_s']:.2f} s",
+        f"{a['trl_cpu_s']:.2f} s",
+        f"{a['ratio']:.1f} x faster",
+        f"{a['loss_difference']:.1e}",
+    )
+    shown.add_row(
+        "(b) peak memory",
+        f"{b['ours_mib']} MiB",
+        f"{b['trl_mib']} MiB",
+        f"{b['ratio_memory']:.2f} of TRL's",
+        f"{b['loss_difference']:.1e}",
+    )
+    shown.add_row(
+        "(b) TRL one row at once",
+        f"{b['ours_mib']} MiB",
+        f"{b['trl_one_row_mib']} MiB",
+        f"{b['ratio_memory_one_row']:.2f} of TRL's",
+        "",
+    )
+    shown.add_row(
+        "(b) update", f"{b['ours_cpu_s']:.2f} s", f"{b['trl_cpu_s']:.2f} s", f"{b['ratio_time']:.1f} x faster", ""
+    )
+    shown.add_row(
+        "(c) update",
+        f"{c['ours_cpu_s']:.2f} s",
+        f"{c['trl_cpu_s']:.2f} s",
+        f"{c['ratio']:.1f} x faster",
+        f"{c['loss_difference']:.1e}",
+    )
     shown.add_row("event log", f"{100 * a['log_share']:.2f} % of the step", "", "", "")
     return shown
 
@@ -194,9 +239,13 @@ def main() -> None:
         small = small_vocabulary(chosen.repeats, chosen.rounds, folder, console)
         large = large_vocabulary(chosen.rounds, folder, console)
     report = {
-        "ratio_vs_trl_step": round(step["ratio"], 2), "ratio_vs_trl_memory": round(large["ratio_memory"], 3),
-        "ratio_vs_trl_update": round(small["ratio"], 2), "log_share": round(step["log_share"], 5),
-        "step": step, "large_vocabulary": large, "small_vocabulary": small,
+        "ratio_vs_trl_step": round(step["ratio"], 2),
+        "ratio_vs_trl_memory": round(large["ratio_memory"], 3),
+        "ratio_vs_trl_update": round(small["ratio"], 2),
+        "log_share": round(step["log_share"], 5),
+        "step": step,
+        "large_vocabulary": large,
+        "small_vocabulary": small,
     }
     if chosen.json:
         print(json.dumps(report))

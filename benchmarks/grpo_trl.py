@@ -31,7 +31,7 @@ from benchmarks.grpo_workload import (
     tokenizer,
 )
 from schemas.events import FinishReason
-from trainer.episodes import EpisodeMaker
+from trainer.rollouts.episodes import EpisodeMaker
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 Rollout = Callable[[list, object], dict]
@@ -62,16 +62,40 @@ def run(
     laps, making = Laps(), []
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
-            output_dir=folder, max_steps=num_steps, num_generations=K, per_device_train_batch_size=rows_at_once,
-            gradient_accumulation_steps=len(prompts) * K // rows_at_once, max_completion_length=MAX_EPISODE_TOKENS,
-            generation_kwargs={"max_new_tokens": MAX_MESSAGE_TOKENS}, temperature=1.0, beta=0.0, epsilon=0.2,
-            epsilon_high=0.28, scale_rewards="none", loss_type="dapo", learning_rate=0.0, weight_decay=0.0,
-            lr_scheduler_type="constant", bf16=False, gradient_checkpointing=False, use_cpu=True, report_to="none",
-            logging_steps=1, save_strategy="no", disable_tqdm=True, shuffle_dataset=False)
+            output_dir=folder,
+            max_steps=num_steps,
+            num_generations=K,
+            per_device_train_batch_size=rows_at_once,
+            gradient_accumulation_steps=len(prompts) * K // rows_at_once,
+            max_completion_length=MAX_EPISODE_TOKENS,
+            generation_kwargs={"max_new_tokens": MAX_MESSAGE_TOKENS},
+            temperature=1.0,
+            beta=0.0,
+            epsilon=0.2,
+            epsilon_high=0.28,
+            scale_rewards="none",
+            loss_type="dapo",
+            learning_rate=0.0,
+            weight_decay=0.0,
+            lr_scheduler_type="constant",
+            bf16=False,
+            gradient_checkpointing=False,
+            use_cpu=True,
+            report_to="none",
+            logging_steps=1,
+            save_strategy="no",
+            disable_tqdm=True,
+            shuffle_dataset=False,
+        )
         trainer = GRPOTrainer(
-            model=model, reward_funcs=lambda prompts, completions, reward, **rest: reward, args=config,
-            train_dataset=Dataset.from_dict({"prompt": prompts}), processing_class=tokenizer(), rollout_func=rollout,
-            callbacks=[laps])
+            model=model,
+            reward_funcs=lambda prompts, completions, reward, **rest: reward,
+            args=config,
+            train_dataset=Dataset.from_dict({"prompt": prompts}),
+            processing_class=tokenizer(),
+            rollout_func=rollout,
+            callbacks=[laps],
+        )
         make_batch = trainer._generate_and_score_completions
 
         def timed(inputs: list) -> dict:
@@ -83,9 +107,10 @@ def run(
         trainer._generate_and_score_completions = timed
         trainer.train()
         log = [entry for entry in trainer.state.log_history if "loss" in entry][-1]
-    rounds = [{"cpu_s": step[0], "wall_s": step[1], "update_cpu_s": step[0] - made[0],
-               "update_wall_s": step[1] - made[1]}
-              for step, made in zip(laps.steps, making, strict=True)]
+    rounds = [
+        {"cpu_s": step[0], "wall_s": step[1], "update_cpu_s": step[0] - made[0], "update_wall_s": step[1] - made[1]}
+        for step, made in zip(laps.steps, making, strict=True)
+    ]
     return {"rounds": rounds[1:], "loss": log["loss"], "grad_norm": log["grad_norm"]}
 
 
@@ -99,8 +124,10 @@ def step(num_rounds: int, folder: Path) -> dict[str, object]:
 
     def rollout(prompts: list[str], trainer: object) -> dict:
         episodes = [new_episode(known[task_id]) for task_id in prompts]
-        ids = [[*template.start_ids(known[task_id], tuple(e.offered.values())), *template.incoming_ids(e.incoming)]
-               for task_id, e in zip(prompts, episodes, strict=True)]
+        ids = [
+            [*template.start_ids(known[task_id], tuple(e.offered.values())), *template.incoming_ids(e.incoming)]
+            for task_id, e in zip(prompts, episodes, strict=True)
+        ]
         masks = [[0] * len(shown) for shown in ids]
         starts = [len(shown) for shown in ids]
         while live := [i for i, episode in enumerate(episodes) if not episode.done]:
@@ -145,7 +172,8 @@ def _output(ids: list[list[int]], masks: list[list[int]], starts: list[int], rew
         "prompt_ids": [each[:start] for each, start in zip(ids, starts, strict=True)],
         "completion_ids": [each[start:] for each, start in zip(ids, starts, strict=True)],
         "env_mask": [each[start:] for each, start in zip(masks, starts, strict=True)],
-        "logprobs": None, "reward": rewards,
+        "logprobs": None,
+        "reward": rewards,
     }
 
 

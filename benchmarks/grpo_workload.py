@@ -21,12 +21,12 @@ from transformers import AutoTokenizer, PreTrainedModel, Qwen3Config, Qwen3ForCa
 
 from environments.registry import load_tasks
 from schemas.events import Task
-from trainer.causal_lm import halves
 from trainer.config import TrainerConfig
-from trainer.engine import TrainedSequence, UpdateBatch
-from trainer.logprobs import padded, score
-from trainer.players import ASSET
-from trainer.policy import Policy, load_policy
+from trainer.policy.causal_lm import halves
+from trainer.policy.loading import Policy, load_policy
+from trainer.policy.players import ASSET
+from trainer.update.engine import TrainedSequence, UpdateBatch
+from trainer.update.logprobs import padded, score
 
 QUICK = "RODS_BENCH_QUICK"
 """Variable that, if set, makes everything small: it then shows only that both sides work and agree."""
@@ -43,16 +43,29 @@ POLICY = "policy"
 
 def train_config(**values: object) -> TrainerConfig:
     """Our settings."""
-    return TrainerConfig(**{
-        "group_size": K, "max_message_tokens": MAX_MESSAGE_TOKENS, "max_episode_tokens": MAX_EPISODE_TOKENS,
-        "learning_rate": 1e-30, "warmup_steps": 0, "weight_decay": 0.0, "num_minibatches": 1, "normalise_std": False,
-        "dual_clip": float("inf"), **values})
+    return TrainerConfig(
+        **{
+            "group_size": K,
+            "max_message_tokens": MAX_MESSAGE_TOKENS,
+            "max_episode_tokens": MAX_EPISODE_TOKENS,
+            "learning_rate": 1e-30,
+            "warmup_steps": 0,
+            "weight_decay": 0.0,
+            "num_minibatches": 1,
+            "normalise_std": False,
+            "dual_clip": float("inf"),
+            **values,
+        }
+    )
 
 
 def tasks() -> tuple[Task, ...]:
     """Eight training tasks, two of each category."""
-    wanted = [f"multi_turn_{kind}_{number}" for number in NUMBERS
-              for kind in ("base", "miss_func", "miss_param", "long_context")]
+    wanted = [
+        f"multi_turn_{kind}_{number}"
+        for number in NUMBERS
+        for kind in ("base", "miss_func", "miss_param", "long_context")
+    ]
     found = {task.task_id: task for task in load_tasks("train")}
     return tuple(found[task_id] for task_id in wanted[:NUM_TASKS])
 
@@ -70,10 +83,21 @@ def small_policy(folder: Path) -> Policy:
 def large_vocabulary_model() -> PreTrainedModel:
     """Two layers of width 64 under a vocabulary of 151,936, random weights."""
     torch.manual_seed(0)
-    return Qwen3ForCausalLM(Qwen3Config(
-        vocab_size=LARGE_VOCABULARY, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16, max_position_embeddings=4096, tie_word_embeddings=True, pad_token_id=0,
-        eos_token_id=1)).eval()
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=LARGE_VOCABULARY,
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
+            max_position_embeddings=4096,
+            tie_word_embeddings=True,
+            pad_token_id=0,
+            eos_token_id=1,
+        )
+    ).eval()
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +111,14 @@ class Recorded:
 
     def save(self, path: Path) -> None:
         """Write an npz file."""
-        np.savez(path, ids=np.concatenate(self.ids), masks=np.concatenate(self.masks), rewards=np.array(self.rewards),
-                 logprobs=np.concatenate(self.logprobs), lengths=np.array([len(ids) for ids in self.ids]))
+        np.savez(
+            path,
+            ids=np.concatenate(self.ids),
+            masks=np.concatenate(self.masks),
+            rewards=np.array(self.rewards),
+            logprobs=np.concatenate(self.logprobs),
+            lengths=np.array([len(ids) for ids in self.ids]),
+        )
 
     @classmethod
     def load(cls, path: Path) -> Recorded:
@@ -105,16 +135,21 @@ class Recorded:
             group = slice(number * K, (number + 1) * K)
             mean = float(np.mean(self.rewards[group]))
             members = zip(self.ids[group], self.logprobs[group], self.masks[group], self.rewards[group], strict=True)
-            sequences += [TrainedSequence(number, ids, logprobs, mask, reward - mean)
-                          for ids, logprobs, mask, reward in members]
+            sequences += [
+                TrainedSequence(number, ids, logprobs, mask, reward - mean) for ids, logprobs, mask, reward in members
+            ]
         return UpdateBatch(step, tuple(sequences), len(self.ids) // K, 0)
 
     @property
     def facts(self) -> dict[str, float]:
         """Sizes, for the report."""
         lengths = [len(ids) for ids in self.ids]
-        return {"sequences": len(lengths), "tokens": sum(lengths), "tokens_max": max(lengths),
-                "trained_tokens": int(sum(int(mask[1:].sum()) for mask in self.masks))}
+        return {
+            "sequences": len(lengths),
+            "tokens": sum(lengths),
+            "tokens_max": max(lengths),
+            "trained_tokens": int(sum(int(mask[1:].sum()) for mask in self.masks)),
+        }
 
 
 def long_batch() -> Recorded:

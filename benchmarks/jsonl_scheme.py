@@ -69,7 +69,8 @@ class Tracker:
     def cached(self) -> dict:
         """What ``tracker.json`` holds."""
         return {
-            "history": {task_id: seen[-KEPT:] for task_id, seen in self.history.items()}, "last_signal": self.last_signal,
+            "history": {task_id: seen[-KEPT:] for task_id, seen in self.history.items()},
+            "last_signal": self.last_signal,
             "pending": self.pending,
         }
 

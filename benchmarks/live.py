@@ -13,15 +13,15 @@ from pathlib import Path
 from confluent_kafka import Consumer, TopicPartition
 
 from schemas import decode
-from streams.connection import Connection
-from streams.embedded_broker import EmbeddedBroker
-from streams.kafka_log import KafkaLog
-from streams.keeper import INPUT_TOPICS, OUTPUT_TOPICS
-from streams.log import Log, Record
+from streams.archive.snapshot import Snapshot
+from streams.log.connection import Connection
+from streams.log.embedded_broker import EmbeddedBroker
+from streams.log.kafka import KafkaLog
+from streams.log.port import Log, Record
+from streams.log.topics import ensure_topics
+from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS
+from streams.pool.refold import fold_log
 from streams.processes import Child
-from streams.refold import fold_log
-from streams.snapshot import Snapshot
-from streams.topics import ensure_topics
 
 READY_S = 120.0
 SILENCE_S = 120.0
@@ -47,9 +47,23 @@ def worker(connection: Connection, folder: Path, app_id: str = "") -> Iterator[C
     """The pool worker as a process, ready to hear."""
     name = uuid.uuid4().hex[:8]
     ready = folder / f"{name}.ready"
-    child = Child("worker", [
-        sys.executable, "-m", "streams.worker", "--connection", connection.to_json(), "--datadir", str(folder / name),
-        "--app-id", app_id or f"pool-{name}", "--ready-file", str(ready)], folder / "worker.log").start()
+    child = Child(
+        "worker",
+        [
+            sys.executable,
+            "-m",
+            "streams.pool.worker",
+            "--connection",
+            connection.to_json(),
+            "--datadir",
+            str(folder / name),
+            "--app-id",
+            app_id or f"pool-{name}",
+            "--ready-file",
+            str(ready),
+        ],
+        folder / "worker.log",
+    ).start()
     try:
         child.await_file(ready, READY_S)
         yield child
@@ -84,7 +98,9 @@ def await_records(log: Log, topic: str, count: int, child: Child) -> float:
         if records:
             cursor[place], seen_at = records[-1].offset + 1, time.monotonic()
         elif time.monotonic() - seen_at > SILENCE_S:
-            raise TimeoutError(f"{topic}: {cursor[place]} of {count} records, and no more for {SILENCE_S:.0f} s\n{child.last_words()}")
+            raise TimeoutError(
+                f"{topic}: {cursor[place]} of {count} records, and no more for {SILENCE_S:.0f} s\n{child.last_words()}"
+            )
     return seen_at
 
 

@@ -33,14 +33,14 @@ from benchmarks import live, workload
 from schemas import make
 from schemas.events import FinishReason, RolloutGroupCompleted, TrajectoryRecorded
 from schemas.heads import GroupHead, head_of
-from streams.connection import Connection
-from streams.embedded_broker import true_end_offsets
-from streams.kafka_log import KafkaLog
-from streams.keeper import INPUT_TOPICS
-from streams.log import Place, Record
-from streams.log import as_record as log_record
-from streams.rows import ROW_SCHEMA
-from streams.topics import partitions_of
+from streams.log.connection import Connection
+from streams.log.embedded_broker import true_end_offsets
+from streams.log.kafka import KafkaLog
+from streams.log.port import Place, Record
+from streams.log.port import as_record as log_record
+from streams.log.topics import partitions_of
+from streams.pool.keeper import INPUT_TOPICS
+from streams.pool.rows import ROW_SCHEMA
 
 RATES = ((8, 2.0, 0.07), (1_000, 253.0, 8.6), (10_000, 2_530.0, 86.0))
 """GPUs, core events a second, MB (10^6 bytes) a second as they lie compressed in the log."""
@@ -112,8 +112,13 @@ class Sender:
         while True:
             try:
                 self._producer.produce(
-                    self._connection.full_name(record.topic), partition=record.partition, key=record.key, value=record.value,
-                    timestamp=int(sent * 1000), on_delivery=acknowledged)
+                    self._connection.full_name(record.topic),
+                    partition=record.partition,
+                    key=record.key,
+                    value=record.value,
+                    timestamp=int(sent * 1000),
+                    on_delivery=acknowledged,
+                )
                 return
             except BufferError:
                 self._producer.poll(TICK_S)
@@ -144,10 +149,26 @@ def bodies(size: int, connection: Connection) -> Iterator[Record]:
     """Rollout bodies of ``size`` incompressible bytes, for ever, spread over the partitions."""
     rng, partitions = np.random.default_rng(7), partitions_of(connection)
     made = [
-        log_record(make(
-            TrajectoryRecorded, workload.RUN, group_id="", task_id="", step=index, rollout_index=0, policy_version=0,
-            token_ids=rng.bytes(size), logprobs=b"", mask=b"", messages=(), turn_verdicts=(), reward=None, format_reward=None,
-            finish_reason=FinishReason.FINISHED), partitions)
+        log_record(
+            make(
+                TrajectoryRecorded,
+                workload.RUN,
+                group_id="",
+                task_id="",
+                step=index,
+                rollout_index=0,
+                policy_version=0,
+                token_ids=rng.bytes(size),
+                logprobs=b"",
+                mask=b"",
+                messages=(),
+                turn_verdicts=(),
+                reward=None,
+                format_reward=None,
+                finish_reason=FinishReason.FINISHED,
+            ),
+            partitions,
+        )
         for index in range(NUM_BODIES)
     ]
     while True:
@@ -251,7 +272,9 @@ def measure(gpus: int, rate: float, mb_per_s: float, seconds: float) -> Load:
     return outcome(Load(gpus, rate, mb_per_s), sender, times, spent_s, cores)
 
 
-def outcome(wanted: Load, sender: Sender, times: Sequence[tuple[int, int | None]], spent_s: float, cores: Sequence[float]) -> Load:
+def outcome(
+    wanted: Load, sender: Sender, times: Sequence[tuple[int, int | None]], spent_s: float, cores: Sequence[float]
+) -> Load:
     """The figures of one rate."""
     latencies = [heard - sent for sent, heard in times if heard is not None]
     max_lag, end_lag = lags(times)
@@ -259,18 +282,37 @@ def outcome(wanted: Load, sender: Sender, times: Sequence[tuple[int, int | None]
     last_heard = max((heard for _, heard in times if heard is not None), default=0)
     held = events_per_s >= HELD_FRAC * wanted.wanted_events_per_s and end_lag <= HELD_LAG_S * wanted.wanted_events_per_s
     return replace(
-        wanted, events_per_s=round(events_per_s, 1), mb_per_s=round(sender.num_bytes / 1e6 / spent_s, 2), num_groups=len(times),
-        num_told=len(latencies), p50_ms=percentile(latencies, 0.5), p99_ms=percentile(latencies, 0.99),
-        ack_p50_ms=percentile(sender.acks_ms, 0.5), ack_p99_ms=percentile(sender.acks_ms, 0.99), max_lag=max_lag, end_lag=end_lag,
-        drain_s=round(max(0, last_heard - max(sent for sent, _ in times)) / 1000, 2), worker_cores=round(cores[0], 2),
-        broker_cores=round(cores[1], 2), producer_cores=round(cores[2], 2), holds=held and len(latencies) == len(times))
+        wanted,
+        events_per_s=round(events_per_s, 1),
+        mb_per_s=round(sender.num_bytes / 1e6 / spent_s, 2),
+        num_groups=len(times),
+        num_told=len(latencies),
+        p50_ms=percentile(latencies, 0.5),
+        p99_ms=percentile(latencies, 0.99),
+        ack_p50_ms=percentile(sender.acks_ms, 0.5),
+        ack_p99_ms=percentile(sender.acks_ms, 0.99),
+        max_lag=max_lag,
+        end_lag=end_lag,
+        drain_s=round(max(0, last_heard - max(sent for sent, _ in times)) / 1000, 2),
+        worker_cores=round(cores[0], 2),
+        broker_cores=round(cores[1], 2),
+        producer_cores=round(cores[2], 2),
+        holds=held and len(latencies) == len(times),
+    )
 
 
 COLUMNS = {
-    "GPUs": "{gpus:,}", "events/s": "{events_per_s:,.0f} of {wanted_events_per_s:,.0f}", "MB/s": "{mb_per_s:.1f} of {wanted_mb_per_s:g}",
-    "p50 ms": "{p50_ms}", "p99 ms": "{p99_ms}", "ack p50/p99 ms": "{ack_p50_ms} / {ack_p99_ms}", "lag max/end": "{max_lag:,} / {end_lag:,}",
-    "drain s": "{drain_s}", "told": "{num_told:,} of {num_groups:,}", "cores worker/broker/producers":
-    "{worker_cores} / {broker_cores} / {producer_cores}", "held": "{holds}",
+    "GPUs": "{gpus:,}",
+    "events/s": "{events_per_s:,.0f} of {wanted_events_per_s:,.0f}",
+    "MB/s": "{mb_per_s:.1f} of {wanted_mb_per_s:g}",
+    "p50 ms": "{p50_ms}",
+    "p99 ms": "{p99_ms}",
+    "ack p50/p99 ms": "{ack_p50_ms} / {ack_p99_ms}",
+    "lag max/end": "{max_lag:,} / {end_lag:,}",
+    "drain s": "{drain_s}",
+    "told": "{num_told:,} of {num_groups:,}",
+    "cores worker/broker/producers": "{worker_cores} / {broker_cores} / {producer_cores}",
+    "held": "{holds}",
 }
 
 
@@ -302,8 +344,16 @@ def main() -> None:
             loads.append(measure(gpus, rate, mb_per_s, seconds))
             progress.advance(task)
     if chosen.json:
-        print(json.dumps({"by_rate": [asdict(load) for load in loads], "held_gpus": max((x.gpus for x in loads if x.holds), default=0),
-                          "load_1m_before": round(before, 1), "num_cpus": os.cpu_count()}))
+        print(
+            json.dumps(
+                {
+                    "by_rate": [asdict(load) for load in loads],
+                    "held_gpus": max((x.gpus for x in loads if x.holds), default=0),
+                    "load_1m_before": round(before, 1),
+                    "num_cpus": os.cpu_count(),
+                }
+            )
+        )
     else:
         show(loads, console)
 

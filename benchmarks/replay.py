@@ -29,14 +29,14 @@ from rich.table import Table
 from benchmarks import exporting, live, planning, workload
 from benchmarks.jsonl_scheme import JsonlScheme, Tracker, recovered
 from schemas import TOPICS, as_record, decode
-from streams.archive import ArchiveLog
-from streams.kafka_log import KafkaLog
-from streams.keeper import INPUT_TOPICS, OUTPUT_TOPICS
-from streams.log import Place, Record, beginning
-from streams.log import as_record as log_record
-from streams.pool import Pool
-from streams.refold import archived, fold_archive, folded
-from streams.snapshot import Snapshot, read_snapshot, write_snapshot
+from streams.archive.segments import ArchiveLog
+from streams.archive.snapshot import Snapshot, read_snapshot, write_snapshot
+from streams.log.kafka import KafkaLog
+from streams.log.port import Place, Record, beginning
+from streams.log.port import as_record as log_record
+from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS
+from streams.pool.pool import Pool
+from streams.pool.refold import archived, fold_archive, folded
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 QUICK_SIZES = (1_000, 2_000)
@@ -75,7 +75,10 @@ class Row:
 
     def figures(self) -> dict[str, float | None]:
         """All figures and what follows from them; a ratio above 1 says that the JSON lines take longer."""
-        measured = {key: value if value is None or isinstance(value, int) else round(value, 4) for key, value in asdict(self).items()}
+        measured = {
+            key: value if value is None or isinstance(value, int) else round(value, 4)
+            for key, value in asdict(self).items()
+        }
         return measured | {
             "fold_events_per_s": round(self.num_events / self.fold_s),
             "fold_events_per_cpu_s": round(self.num_events / self.fold_cpu_s),
@@ -209,7 +212,9 @@ def measure_live(row: Row, root: Path, servers: str) -> None:
         spent_s = live.await_records(log, "batches", len(decided), child) - started
         row.live_events_per_s = (len(inputs) - num_opening) / spent_s
         row.live_events_per_cpu_s = (len(inputs) - num_opening) / (live.cpu_s(child.process.pid) - before)
-    said = [decode(record.value).event_id for record in log.read({Place("batches", 0): 0}, len(decided), live.SILENCE_S)]
+    said = [
+        decode(record.value).event_id for record in log.read({Place("batches", 0): 0}, len(decided), live.SILENCE_S)
+    ]
     if not said or said != decided[: len(said)]:
         raise RuntimeError(f"{row.num_events} events: the live worker decided something else")
     number, seconds = live.consume_and_decode(connection, log.end_offsets(INPUT_TOPICS))
@@ -219,7 +224,9 @@ def measure_live(row: Row, root: Path, servers: str) -> None:
     log.close()
 
 
-def measure(sizes: Sequence[int], live_up_to: int, plan_sizes: Sequence[int], export_mb: int, progress: Progress) -> dict:
+def measure(
+    sizes: Sequence[int], live_up_to: int, plan_sizes: Sequence[int], export_mb: int, progress: Progress
+) -> dict:
     """Everything, as plain values."""
     before = os.getloadavg()[0]
     with ExitStack() as stack:
@@ -227,7 +234,9 @@ def measure(sizes: Sequence[int], live_up_to: int, plan_sizes: Sequence[int], ex
         writing = progress.add_task("writing", total=max(sizes))
         rows = write_all(sizes, root, lambda count: progress.advance(writing, count))
         live_sizes = [size for size in sizes if size <= live_up_to]
-        steps = progress.add_task("measuring", total=len(sizes) + len(live_sizes) + len(plan_sizes) * len(planning.SHAPES) + 1)
+        steps = progress.add_task(
+            "measuring", total=len(sizes) + len(live_sizes) + len(plan_sizes) * len(planning.SHAPES) + 1
+        )
         for size, row in rows.items():
             measure_recovery(row, root / f"{size}")
             measure_synced(row, root / f"{size}")
@@ -240,7 +249,9 @@ def measure(sizes: Sequence[int], live_up_to: int, plan_sizes: Sequence[int], ex
         export = exporting.measure(root / "export", export_mb)
         progress.advance(steps)
     return report([row.figures() for row in rows.values()], planned, export) | {
-        "load_1m": [round(before, 1), round(os.getloadavg()[0], 1)], "num_cpus": os.cpu_count()}
+        "load_1m": [round(before, 1), round(os.getloadavg()[0], 1)],
+        "num_cpus": os.cpu_count(),
+    }
 
 
 def report(by_size: Sequence[dict], planned: Sequence[planning.Planned], export: exporting.Exported) -> dict:
@@ -251,22 +262,37 @@ def report(by_size: Sequence[dict], planned: Sequence[planning.Planned], export:
         "live_events_per_s": round(max(row["live_events_per_s"] or 0.0 for row in by_size)),
         "ratio_vs_jsonl_recovery": by_size[-1]["ratio_vs_jsonl"],
         "ratio_snapshot_vs_jsonl_recovery": by_size[-1]["ratio_snapshot_vs_jsonl"],
-        "export_mb_per_s": round(export.mb_per_s, 1), "tap_mb_per_s": round(export.tap_mb_per_s, 1), "by_size": list(by_size),
-        "plan_epoch": [{k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(each).items()} for each in planned],
+        "export_mb_per_s": round(export.mb_per_s, 1),
+        "tap_mb_per_s": round(export.tap_mb_per_s, 1),
+        "by_size": list(by_size),
+        "plan_epoch": [
+            {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(each).items()} for each in planned
+        ],
         "export": asdict(export),
     }
 
 
 RECOVERY = {
-    "events": ("num_events", "{:,}"), "fold s": ("fold_s", "{:.2f}"), "snapshot s": ("snapshot_s", "{:.2f}"),
-    "JSONL s": ("jsonl_recovery_s", "{:.2f}"), "JSONL/fold": ("ratio_vs_jsonl", "{:.2f}"), "by CPU": ("ratio_vs_jsonl_cpu", "{:.2f}"),
-    "JSONL/snapshot": ("ratio_snapshot_vs_jsonl", "{:.2f}"), "archive MiB": ("archive_mb", "{:.1f}"), "JSONL MiB": ("jsonl_mb", "{:.1f}"),
+    "events": ("num_events", "{:,}"),
+    "fold s": ("fold_s", "{:.2f}"),
+    "snapshot s": ("snapshot_s", "{:.2f}"),
+    "JSONL s": ("jsonl_recovery_s", "{:.2f}"),
+    "JSONL/fold": ("ratio_vs_jsonl", "{:.2f}"),
+    "by CPU": ("ratio_vs_jsonl_cpu", "{:.2f}"),
+    "JSONL/snapshot": ("ratio_snapshot_vs_jsonl", "{:.2f}"),
+    "archive MiB": ("archive_mb", "{:.1f}"),
+    "JSONL MiB": ("jsonl_mb", "{:.1f}"),
 }
 THROUGHPUT = {
-    "events": ("num_events", "{:,}"), "fold": ("fold_events_per_s", "{:,}"), "a CPU s": ("fold_events_per_cpu_s", "{:,}"),
-    "live": ("live_events_per_s", "{:,.0f}"), "a CPU s ": ("live_events_per_cpu_s", "{:,.0f}"),
-    "consume": ("consume_decode_per_s", "{:,.0f}"), "broker fold": ("broker_fold_per_s", "{:,.0f}"),
-    "JSONL append": ("jsonl_append_per_s", "{:,.0f}"), "synced": ("jsonl_synced_append_per_s", "{:,.0f}"),
+    "events": ("num_events", "{:,}"),
+    "fold": ("fold_events_per_s", "{:,}"),
+    "a CPU s": ("fold_events_per_cpu_s", "{:,}"),
+    "live": ("live_events_per_s", "{:,.0f}"),
+    "a CPU s ": ("live_events_per_cpu_s", "{:,.0f}"),
+    "consume": ("consume_decode_per_s", "{:,.0f}"),
+    "broker fold": ("broker_fold_per_s", "{:,.0f}"),
+    "JSONL append": ("jsonl_append_per_s", "{:,.0f}"),
+    "synced": ("jsonl_synced_append_per_s", "{:,.0f}"),
 }
 """Columns: heading, figure and its format."""
 
@@ -284,11 +310,19 @@ def show(figures: dict, console: Console) -> None:
     for name in ("pool", "tasks", "in training", "wall", "CPU"):
         plans.add_column(name, justify="right")
     for each in figures["plan_epoch"]:
-        plans.add_row(each["shape"], f"{each['num_tasks']:,}", f"{each['num_active']:,}", f"{each['wall_s']:.3f}", f"{each['cpu_s']:.3f}")
+        plans.add_row(
+            each["shape"],
+            f"{each['num_tasks']:,}",
+            f"{each['num_active']:,}",
+            f"{each['wall_s']:.3f}",
+            f"{each['cpu_s']:.3f}",
+        )
     console.print(plans)
     export, load = figures["export"], figures["load_1m"]
-    console.print(f"export: {export['num_trajectories']:,} trajectories, {export['event_mb']:.0f} MB in {export['seconds']:.1f} s = "
-                  f"{export['mb_per_s']:.0f} MB/s, tapped {export['tap_mb_per_s']:.0f} MB/s; machine load {load[0]} to {load[1]} on {figures['num_cpus']} CPUs")
+    console.print(
+        f"export: {export['num_trajectories']:,} trajectories, {export['event_mb']:.0f} MB in {export['seconds']:.1f} s = "
+        f"{export['mb_per_s']:.0f} MB/s, tapped {export['tap_mb_per_s']:.0f} MB/s; machine load {load[0]} to {load[1]} on {figures['num_cpus']} CPUs"
+    )
 
 
 def main() -> None:
@@ -302,8 +336,13 @@ def main() -> None:
     sizes = sorted(chosen.sizes or (QUICK_SIZES if chosen.quick else SIZES))
     console = Console(stderr=chosen.json)
     with Progress(console=console, transient=True) as progress:
-        figures = measure(sizes, QUICK_SIZES[0] if chosen.quick else chosen.live_up_to, SIZES[:1] if chosen.quick else SIZES,
-                          1 if chosen.quick else exporting.MEBIBYTES, progress)
+        figures = measure(
+            sizes,
+            QUICK_SIZES[0] if chosen.quick else chosen.live_up_to,
+            SIZES[:1] if chosen.quick else SIZES,
+            1 if chosen.quick else exporting.MEBIBYTES,
+            progress,
+        )
     if chosen.json:
         print(json.dumps(figures))
     else:

@@ -184,7 +184,16 @@ def rollouts_per_second(num_tasks: int = 200) -> Mapping[str, float]:
 def show(timings: Mapping[str, Timing], rates: Mapping[str, float]) -> None:
     """The tables for people."""
     table = Table(title="Scoring the ground truth of 200 tasks, µs of CPU a task (best round)")
-    columns = ("set", "official", "ours", "dispatch", "calls alone", "faster than official", "over dispatch", "over calls")
+    columns = (
+        "set",
+        "official",
+        "ours",
+        "dispatch",
+        "calls alone",
+        "faster than official",
+        "over dispatch",
+        "over calls",
+    )
     for column in columns:
         table.add_column(column, justify="right")
     for name, timing in timings.items():

@@ -33,12 +33,12 @@ from commands.folder import RunFolder
 from environments.registry import load_tasks
 from schemas import make
 from schemas.events import BoundaryDetected, Evidence, SynthesisFailed, Task, TaskSeeded, TaskSynthesized, Zone
-from streams.connection import Connection
-from streams.embedded_broker import EmbeddedBroker
-from streams.kafka_log import KafkaLog
+from streams.log.connection import Connection
+from streams.log.embedded_broker import EmbeddedBroker
+from streams.log.kafka import KafkaLog
+from streams.log.reader import EventReader
+from streams.log.topics import ensure_topics, partitions_of
 from streams.processes import Child
-from streams.reader import EventReader
-from streams.topics import ensure_topics, partitions_of
 
 ROOT = Path(__file__).parent.parent
 CONCURRENCIES = (1, 8, 64)

@@ -28,8 +28,8 @@ from schemas.events import (
     TaskSeeded,
     Turn,
 )
-from streams.decide import decide
-from streams.pool import fold, initial
+from streams.pool.decide import decide
+from streams.pool.pool import fold, initial
 
 RUN = "20260131-120000-bench"
 K, NUM_TURNS, NUM_SEEDS, NUM_SHAPES = 16, 3, 400, 512
@@ -65,10 +65,29 @@ def opening() -> list[Event]:
     """Start, stage and seeds."""
     ids = [f"multi_turn_{CATEGORIES[i % 4].value}_{i}" for i in range(NUM_SEEDS)]
     return [
-        make(RunStarted, RUN, config_json=json.dumps({"pool": SETTINGS}), seed=7, versions={}, template_hash="", tokenizer_hash="",
-             tool_schema_hash="", weights_digest=""),
-        make(StageStarted, RUN, stage="full", ordinal=0, reward=RewardKind.PROGRESS, synthesis=True, first_step=1, first_epoch=0,
-             num_epochs=EVER, task_ids=tuple(ids)),
+        make(
+            RunStarted,
+            RUN,
+            config_json=json.dumps({"pool": SETTINGS}),
+            seed=7,
+            versions={},
+            template_hash="",
+            tokenizer_hash="",
+            tool_schema_hash="",
+            weights_digest="",
+        ),
+        make(
+            StageStarted,
+            RUN,
+            stage="full",
+            ordinal=0,
+            reward=RewardKind.PROGRESS,
+            synthesis=True,
+            first_step=1,
+            first_epoch=0,
+            num_epochs=EVER,
+            task_ids=tuple(ids),
+        ),
         *(make(TaskSeeded, RUN, task=task(task_id, CATEGORIES[i % 4]), position=i) for i, task_id in enumerate(ids)),
     ]
 
@@ -76,8 +95,15 @@ def opening() -> list[Event]:
 def task(task_id: str, category: Category) -> Task:
     """A task without content."""
     turns = tuple(Turn(user_text=f"turn {turn}", ground_truth=()) for turn in range(NUM_TURNS))
-    return Task(task_id=task_id, environment="none", environment_version="1", category=category, involved_classes=("A",),
-                initial_config_json="{}", turns=turns)
+    return Task(
+        task_id=task_id,
+        environment="none",
+        environment_version="1",
+        category=category,
+        involved_classes=("A",),
+        initial_config_json="{}",
+        turns=turns,
+    )
 
 
 Shape = dict[str, tuple]
@@ -92,7 +118,9 @@ def shape(rng: random.Random) -> Shape:
         right = next((turn for turn in range(NUM_TURNS) if rng.random() > ability), NUM_TURNS)
         verdicts.append((1,) * right + (0,) * (NUM_TURNS - right))
     return {
-        "rewards": tuple(sum(v) / NUM_TURNS for v in verdicts), "format_rewards": (None,) * K, "turn_verdicts": tuple(verdicts),
+        "rewards": tuple(sum(v) / NUM_TURNS for v in verdicts),
+        "format_rewards": (None,) * K,
+        "turn_verdicts": tuple(verdicts),
         "codes": tuple(tuple(code for verdict in v for code in (-1, verdict)) for v in verdicts),
     }
 
@@ -102,22 +130,56 @@ def reply(event: Event, rng: random.Random, shapes: list[Shape], ids: Iterator[i
     if isinstance(event, BatchPlanned):
         return [*(group(task_id, event, rng.choice(shapes), ids) for task_id in event.task_ids), step_completed(event)]
     if isinstance(event, BoundaryDetected):
-        return [make(SynthesisFailed, RUN, caused_by=event.event_id, signal_id=event.signal_id, task_id=event.task_id,
-                     failure=SynthesisFailure.VM_EXEC_FAILED, detail="scripted", num_attempts=3, backend="none")]
+        return [
+            make(
+                SynthesisFailed,
+                RUN,
+                caused_by=event.event_id,
+                signal_id=event.signal_id,
+                task_id=event.task_id,
+                failure=SynthesisFailure.VM_EXEC_FAILED,
+                detail="scripted",
+                num_attempts=3,
+                backend="none",
+            )
+        ]
     return []
 
 
 def group(task_id: str, batch: BatchPlanned, values: Shape, ids: Iterator[int]) -> RolloutGroupCompleted:
     """One ended group of a batch."""
     return make(
-        RolloutGroupCompleted, RUN, caused_by=batch.event_id, task_id=task_id, step=batch.step, epoch=batch.epoch,
-        status=GroupStatus.COMPLETED, policy_version=batch.step - 1, num_rollouts=K, num_valid=K,
-        trajectory_ids=tuple([f"{next(ids):032x}" for _ in range(K)]), **values)
+        RolloutGroupCompleted,
+        RUN,
+        caused_by=batch.event_id,
+        task_id=task_id,
+        step=batch.step,
+        epoch=batch.epoch,
+        status=GroupStatus.COMPLETED,
+        policy_version=batch.step - 1,
+        num_rollouts=K,
+        num_valid=K,
+        trajectory_ids=tuple([f"{next(ids):032x}" for _ in range(K)]),
+        **values,
+    )
 
 
 def step_completed(batch: BatchPlanned) -> StepCompleted:
     """The update of a batch."""
     return make(
-        StepCompleted, RUN, caused_by=batch.event_id, step=batch.step, epoch=batch.epoch, stage="full", policy_version=batch.step,
-        weights_digest=f"{batch.step:064x}", is_last_of_epoch=batch.is_last_of_epoch, num_groups=len(batch.task_ids),
-        num_zero_variance=0, num_trajectories=K * len(batch.task_ids), num_trained_tokens=0, group_ids=(), metrics={})
+        StepCompleted,
+        RUN,
+        caused_by=batch.event_id,
+        step=batch.step,
+        epoch=batch.epoch,
+        stage="full",
+        policy_version=batch.step,
+        weights_digest=f"{batch.step:064x}",
+        is_last_of_epoch=batch.is_last_of_epoch,
+        num_groups=len(batch.task_ids),
+        num_zero_variance=0,
+        num_trajectories=K * len(batch.task_ids),
+        num_trained_tokens=0,
+        group_ids=(),
+        metrics={},
+    )

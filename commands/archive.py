@@ -11,12 +11,12 @@ from rich.markup import escape
 
 from commands.config import ConfigError
 from commands.source import archive_folder, existing_broker, fresh_broker, is_address, run_folder
-from streams.archive import ArchiveLog, partitions_in
-from streams.archive_index import Verification, refresh, require_whole
-from streams.archiver import mirror, restore
-from streams.journal import ends_file
-from streams.kafka_log import KafkaLog
-from streams.topics import ensure_topics, partitions_of
+from streams.archive.archiver import mirror, restore
+from streams.archive.index import Verification, refresh, require_whole
+from streams.archive.journal import ends_file
+from streams.archive.segments import ArchiveLog, partitions_in
+from streams.log.kafka import KafkaLog
+from streams.log.topics import ensure_topics, partitions_of
 
 
 def check(name: str | None, runs: Path, as_json: bool, console: Console) -> bool:

@@ -22,16 +22,37 @@ def report_of(environment_name: str) -> AuditReport:
 def show(environment_name: str, out: Path | None, as_json: bool, console: Console) -> None:
     """Print the findings by kind, and each fault."""
     report = report_of(environment_name)
-    rows = [{"task_id": f.task_id, "turn": f.turn, "kind": f.kind.value, "function": f.function, "is_fault": f.is_fault,
-             "detail": f.detail} for f in report.findings]
+    rows = [
+        {
+            "task_id": f.task_id,
+            "turn": f.turn,
+            "kind": f.kind.value,
+            "function": f.function,
+            "is_fault": f.is_fault,
+            "detail": f.detail,
+        }
+        for f in report.findings
+    ]
     if out is not None:
         out.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if as_json:
-        print(json.dumps({"num_tasks": report.num_tasks, "num_faulty_tasks": report.num_faulty_tasks, "counts": report.counts(),
-                          "faults": [row for row in rows if row["is_fault"]]}))
+        print(
+            json.dumps(
+                {
+                    "num_tasks": report.num_tasks,
+                    "num_faulty_tasks": report.num_faulty_tasks,
+                    "counts": report.counts(),
+                    "faults": [row for row in rows if row["is_fault"]],
+                }
+            )
+        )
         return
-    table = Table(box=None, pad_edge=False, title=f"{report.num_tasks} tasks, {report.num_faulty_tasks} with a fault",
-                  title_justify="left")
+    table = Table(
+        box=None,
+        pad_edge=False,
+        title=f"{report.num_tasks} tasks, {report.num_faulty_tasks} with a fault",
+        title_justify="left",
+    )
     for heading in ("finding", "times", "tasks", "weight"):
         table.add_column(heading)
     tasks_of = Counter(kind for kind, _ in {(f.kind.value, f.task_id) for f in report.findings})
@@ -40,4 +61,9 @@ def show(environment_name: str, out: Path | None, as_json: bool, console: Consol
     console.print(table)
     for row in rows:
         if row["is_fault"]:
-            console.print(f"{row['task_id']} turn {row['turn']}: {row['kind']} {row['function']}: {row['detail']}", highlight=False, soft_wrap=True, markup=False)
+            console.print(
+                f"{row['task_id']} turn {row['turn']}: {row['kind']} {row['function']}: {row['detail']}",
+                highlight=False,
+                soft_wrap=True,
+                markup=False,
+            )

@@ -102,13 +102,23 @@ def typed(question: str) -> str:
 
 
 def show(
-    model: str, task_id: str, split: str, console: Console, *, greedy: bool = False, ask: Ask = typed, seed: int = 0,
-    tokenizer: str = "", parser: str = "", max_message_tokens: int = 1024, environment_name: str = "bfcl-v3",
+    model: str,
+    task_id: str,
+    split: str,
+    console: Console,
+    *,
+    greedy: bool = False,
+    ask: Ask = typed,
+    seed: int = 0,
+    tokenizer: str = "",
+    parser: str = "",
+    max_message_tokens: int = 1024,
+    environment_name: str = "bfcl-v3",
 ) -> float:
     """Play a task to its end and return its progress reward."""
     from trainer.evaluation import episodes_of
-    from trainer.players import player_of
-    from trainer.sampler import RolloutRequest, SamplingParams
+    from trainer.policy.players import player_of
+    from trainer.rollouts.sampler import RolloutRequest, SamplingParams
 
     task = task_of(task_id, split, environment_name)
     player = player_of(model, tokenizer, parser)

@@ -27,7 +27,8 @@ def archive_verify(name: RunName = None, runs: Runs = Path("runs"), as_json: AsJ
 @archive_app.command("push")
 def archive_push(
     to: Annotated[str, typer.Option("--to", help="Broker as host:port; its topics must be empty or missing.")],
-    name: RunName = None, runs: Runs = Path("runs"),
+    name: RunName = None,
+    runs: Runs = Path("runs"),
 ) -> None:
     """Fill a broker from an archive, offsets kept."""
     from commands import archive as command
@@ -49,11 +50,14 @@ def archive_pull(
 @app.command()
 def tap(
     topic: Annotated[str, typer.Argument(help="Topic, event type, or all.")],
-    source: Source = None, runs: Runs = Path("runs"),
+    source: Source = None,
+    runs: Runs = Path("runs"),
     run_id: Annotated[str, typer.Option("--run", help="Only events of this run id.")] = "",
     since: Annotated[str, typer.Option(help="now, -10m (s, m, h, d), or an ISO time; UTC if it names no zone.")] = "",
     until: Annotated[str, typer.Option(help="As --since; this moment is excluded.")] = "",
-    where: Annotated[list[str] | None, typer.Option(help="field=value, also != < <= > >= ~ (contains); all must hold.")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(help="field=value, also != < <= > >= ~ (contains); all must hold.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on at the end until Ctrl-C.")] = False,
     limit: Annotated[int, typer.Option(min=0, help="Stop after so many records; 0 for no limit.")] = 0,
     style: Annotated[str, typer.Option("--format", help="table, jsonl, parquet or arrow.")] = "table",
@@ -64,8 +68,20 @@ def tap(
     from commands import tap as command
 
     try:
-        command.listen(topic, source, runs, run_id=run_id, since=since, until=until, where=where or [], follow=follow,
-                       limit=limit, style=style, out=out, unpack=unpack)
+        command.listen(
+            topic,
+            source,
+            runs,
+            run_id=run_id,
+            since=since,
+            until=until,
+            where=where or [],
+            follow=follow,
+            limit=limit,
+            style=style,
+            out=out,
+            unpack=unpack,
+        )
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
     except BrokenPipeError:
@@ -76,8 +92,11 @@ def tap(
 @app.command()
 def export(
     to: Annotated[Path, typer.Option("--to", help="Target folder; other runs in it stay.")],
-    name: RunName = None, runs: Runs = Path("runs"),
-    only: Annotated[list[str] | None, typer.Option(help="Topic or event type; all if not given. May be repeated.")] = None,
+    name: RunName = None,
+    runs: Runs = Path("runs"),
+    only: Annotated[
+        list[str] | None, typer.Option(help="Topic or event type; all if not given. May be repeated.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace an earlier export of the same run.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -90,7 +109,8 @@ def export(
 @app.command()
 def sql(
     query: Annotated[str, typer.Argument(help="SQL; the list of views if not given.")] = "",
-    name: RunOption = None, runs: Runs = Path("runs"),
+    name: RunOption = None,
+    runs: Runs = Path("runs"),
     export_folder: Annotated[Path | None, typer.Option("--from", help="Ask an export instead of an archive.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -102,8 +122,13 @@ def sql(
 
 @app.command()
 def why(
-    wanted: Annotated[str, typer.Argument(metavar="ID", help="Id of a task, trajectory, group, signal or batch, or step:NUMBER.")],
-    source: Source = None, run_id: RunId = "", runs: Runs = Path("runs"), as_json: AsJson = False,
+    wanted: Annotated[
+        str, typer.Argument(metavar="ID", help="Id of a task, trajectory, group, signal or batch, or step:NUMBER.")
+    ],
+    source: Source = None,
+    run_id: RunId = "",
+    runs: Runs = Path("runs"),
+    as_json: AsJson = False,
 ) -> None:
     """The chain of causes behind a task, a rollout, a step or a signal."""
     from commands import why as command
@@ -115,7 +140,10 @@ def why(
 def explain(
     task_id: Annotated[str, typer.Argument(metavar="TASK_ID")],
     step: Annotated[int, typer.Option("--at", min=1, help="Training step.")],
-    source: Source = None, run_id: RunId = "", runs: Runs = Path("runs"), as_json: AsJson = False,
+    source: Source = None,
+    run_id: RunId = "",
+    runs: Runs = Path("runs"),
+    as_json: AsJson = False,
 ) -> None:
     """Why a task was or was not a seed, injected or retired at a step, with the numbers."""
     from commands import explain as command
@@ -125,8 +153,12 @@ def explain(
 
 @app.command()
 def doctor(
-    name: RunName = None, runs: Runs = Path("runs"), run_id: RunId = "",
-    redrive: Annotated[bool, typer.Option("--redrive", help="Append dead letters that can be read now to their topics.")] = False,
+    name: RunName = None,
+    runs: Runs = Path("runs"),
+    run_id: RunId = "",
+    redrive: Annotated[
+        bool, typer.Option("--redrive", help="Append dead letters that can be read now to their topics.")
+    ] = False,
     to: Annotated[str, typer.Option("--to", help="Broker that --redrive appends to, as host:port.")] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -140,10 +172,16 @@ def doctor(
 
 @app.command()
 def replay(
-    name: RunName = None, runs: Runs = Path("runs"), as_json: AsJson = False,
-    parts: Annotated[str, typer.Option(help="decisions,learning,rewards: what to repeat.")] = "decisions,learning,rewards",
+    name: RunName = None,
+    runs: Runs = Path("runs"),
+    as_json: AsJson = False,
+    parts: Annotated[
+        str, typer.Option(help="decisions,learning,rewards: what to repeat.")
+    ] = "decisions,learning,rewards",
     source: Annotated[str, typer.Option("--from", help="Broker (host:port) to read from instead of the archive.")] = "",
-    checkpoints: Annotated[Path | None, typer.Option(help="Checkpoints of the run, if they are not in its folder.")] = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Checkpoints of the run, if they are not in its folder.")
+    ] = None,
 ) -> None:
     """Decide, learn and play a recorded run again; exit code 0 only if all is equal."""
     from commands import replay as command
@@ -155,12 +193,16 @@ def replay(
 def fork(
     name: Annotated[str, typer.Argument(help="Run to fork: id or folder.")],
     at: Annotated[int, typer.Option("--at", help="Last step that is shared.")],
-    overrides: Overrides = None, runs: Runs = Path("runs"), as_json: AsJson = False,
-    retrain: Annotated[bool, typer.Option(help="Learn the recorded rollouts again under the changed settings.")] = False,
+    overrides: Overrides = None,
+    runs: Runs = Path("runs"),
+    as_json: AsJson = False,
+    retrain: Annotated[
+        bool, typer.Option(help="Learn the recorded rollouts again under the changed settings.")
+    ] = False,
 ) -> None:
     """Prepare a new run that shares another's past; `rods run --resume` goes on with it."""
+    from analysis.fork import ForkMode
     from commands import fork as command
-    from streams.fork import ForkMode
 
     mode = ForkMode.RETRAIN if retrain else ForkMode.CONTINUE
     command.show(name, at, mode, overrides or [], runs, as_json, console)
@@ -168,7 +210,10 @@ def fork(
 
 @app.command()
 def rescore(
-    name: RunName = None, overrides: Overrides = None, runs: Runs = Path("runs"), as_json: AsJson = False,
+    name: RunName = None,
+    overrides: Overrides = None,
+    runs: Runs = Path("runs"),
+    as_json: AsJson = False,
     verifier: Annotated[str, typer.Option(help="recorded, binary, progress or official.")] = "recorded",
 ) -> None:
     """What a recorded run would have been under other rewards or --set pool.key=value, without a model."""
@@ -179,8 +224,11 @@ def rescore(
 
 @app.command()
 def report(
-    name: RunName = None, runs: Runs = Path("runs"),
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="HTML file; report.html in the run folder if not given.")] = None,
+    name: RunName = None,
+    runs: Runs = Path("runs"),
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="HTML file; report.html in the run folder if not given.")
+    ] = None,
 ) -> None:
     """One self-contained page with the plots and tables of a run."""
     from commands import report as command

@@ -17,8 +17,8 @@ app = typer.Typer(help="Policies and tasks.")
 def opened(work: Callable[[], object]) -> None:
     """Do something with a policy; one that cannot be opened or reached ends in one message."""
     from commands.config import ConfigError
-    from trainer.players import NoPlayer
-    from trainer.vllm_client import VllmError
+    from trainer.policy.players import NoPlayer
+    from trainer.rollouts.vllm_client import VllmError
 
     try:
         work()
@@ -28,16 +28,24 @@ def opened(work: Callable[[], object]) -> None:
 
 @app.command("eval")
 def evaluate(
-    model: Annotated[str, typer.Option(help="Folder of a transformers model, 'default', or http://host:port of a vLLM server.")],
+    model: Annotated[
+        str, typer.Option(help="Folder of a transformers model, 'default', or http://host:port of a vLLM server.")
+    ],
     suite: Annotated[str, typer.Option(help="bfcl-multi-turn or bfcl-multi-turn-hints.")] = "bfcl-multi-turn",
     split: Annotated[str, typer.Option(help="val (100 tasks), test (300), train (400) or all.")] = "val",
-    profile: Annotated[str, typer.Option(help="progress: rules of training. bfcl: rules of the leaderboard.")] = "progress",
+    profile: Annotated[
+        str, typer.Option(help="progress: rules of training. bfcl: rules of the leaderboard.")
+    ] = "progress",
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest tokens; one rollout a task.")] = False,
     pass_k: Annotated[int, typer.Option("--pass-k", help="Rollouts a task, and the k of pass@k.")] = 1,
     category: Annotated[list[str] | None, typer.Option(help="Only this category; may be repeated.")] = None,
-    limit: Annotated[int, typer.Option(help="At most about so many tasks, evenly from the categories; 0 takes all.")] = 0,
+    limit: Annotated[
+        int, typer.Option(help="At most about so many tasks, evenly from the categories; 0 takes all.")
+    ] = 0,
     tokenizer: Annotated[str, typer.Option(help="Tokenizer of a served model, by folder or hub name.")] = "",
-    parser: Annotated[str, typer.Option(help="How messages of a chat model are read; empty: as its checkpoint says, else hermes.")] = "",
+    parser: Annotated[
+        str, typer.Option(help="How messages of a chat model are read; empty: as its checkpoint says, else hermes.")
+    ] = "",
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="Nucleus mass.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
@@ -51,31 +59,54 @@ def evaluate(
     from commands import evaluate as command
 
     options = command.EvalOptions(
-        model, suite, split, profile, pass_k, greedy, tuple(category or ()), limit, tokenizer, parser, temperature, top_p, seed,
-        max_message_tokens, max_episode_tokens, at_once)
+        model,
+        suite,
+        split,
+        profile,
+        pass_k,
+        greedy,
+        tuple(category or ()),
+        limit,
+        tokenizer,
+        parser,
+        temperature,
+        top_p,
+        seed,
+        max_message_tokens,
+        max_episode_tokens,
+        at_once,
+    )
     opened(lambda: command.show(options, as_json, out, console))
 
 
 @app.command()
 def chat(
-    model: Annotated[str, typer.Option(help="Folder of a transformers model, 'default', or http://host:port of a vLLM server.")],
+    model: Annotated[
+        str, typer.Option(help="Folder of a transformers model, 'default', or http://host:port of a vLLM server.")
+    ],
     task: Annotated[str, typer.Option(help="Task id; the first of the split if not given.")] = "",
     split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest tokens.")] = False,
     tokenizer: Annotated[str, typer.Option(help="Tokenizer of a served model, by folder or hub name.")] = "",
-    parser: Annotated[str, typer.Option(help="How messages of a chat model are read; empty: as its checkpoint says, else hermes.")] = "",
+    parser: Annotated[
+        str, typer.Option(help="How messages of a chat model are read; empty: as its checkpoint says, else hermes.")
+    ] = "",
     seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
 ) -> None:
     """Watch a policy play one task turn by turn, and speak for the user if you like."""
     from commands import chat as command
 
-    opened(lambda: command.show(model, task, split, console, greedy=greedy, seed=seed, tokenizer=tokenizer, parser=parser))
+    opened(
+        lambda: command.show(model, task, split, console, greedy=greedy, seed=seed, tokenizer=tokenizer, parser=parser)
+    )
 
 
 @app.command()
 def synthesize(
     seed: Annotated[str, typer.Option("--seed", help="Id of the task to make a variant of.")],
-    config: ConfigFile = None, overrides: Overrides = None, as_json: AsJson = False,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
     draw: Annotated[int, typer.Option(help="Another number gives another variant of the same seed.")] = 0,
 ) -> None:
     """Make one variant of a task, stage by stage; exit code 0 only if it was admitted."""
@@ -86,7 +117,9 @@ def synthesize(
 
 @app.command("warm-start")
 def warm_start(
-    out: Annotated[Path, typer.Option(help="Folder for the policy.")], config: ConfigFile = None, overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(help="Folder for the policy.")],
+    config: ConfigFile = None,
+    overrides: Overrides = None,
     num_variants: Annotated[int, typer.Option(min=0, help="Scripted variants taught per seed.")] = 96,
 ) -> None:
     """Teach a small policy the reference traces of a run's training seeds; --set key=value changes the recipe."""
@@ -98,8 +131,11 @@ def warm_start(
 
 @app.command("audit-tasks")
 def audit_tasks(
-    environment: Annotated[str, typer.Option(help="Registered environment.")] = "bfcl-v3", as_json: AsJson = False,
-    out: Annotated[Path | None, typer.Option(help="Also write every finding to this file, one JSON object a line.")] = None,
+    environment: Annotated[str, typer.Option(help="Registered environment.")] = "bfcl-v3",
+    as_json: AsJson = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write every finding to this file, one JSON object a line.")
+    ] = None,
 ) -> None:
     """Replay every ground truth and report what cannot be right."""
     from commands import audit as command

@@ -15,11 +15,15 @@ app = typer.Typer(help="Run a service.")
 
 @app.command()
 def dashboard(
-    name: RunName = None, runs: Runs = Path("runs"),
+    name: RunName = None,
+    runs: Runs = Path("runs"),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8900,
-    live: Annotated[bool, typer.Option("--kafka", help="Read the topics of kafka.bootstrap_servers instead of an archive.")] = False,
-    config: ConfigFile = None, overrides: Overrides = None,
+    live: Annotated[
+        bool, typer.Option("--kafka", help="Read the topics of kafka.bootstrap_servers instead of an archive.")
+    ] = False,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
 ) -> None:
     """A web page of a run, live or from its archive: pool, rewards, synthesis, lineage."""
     from commands import dashboard as command
@@ -39,8 +43,12 @@ def init_topics(config: ConfigFile = None, overrides: Overrides = None) -> None:
 
 @app.command()
 def worker(
-    config: ConfigFile = None, overrides: Overrides = None, datadir: DataDir = Path("worker-data"),
-    app_id: Annotated[str, typer.Option("--app-id", help="Workers with the same one share the partitions.")] = "rods-pool",
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    datadir: DataDir = Path("worker-data"),
+    app_id: Annotated[
+        str, typer.Option("--app-id", help="Workers with the same one share the partitions.")
+    ] = "rods-pool",
     ready_file: ReadyFile = None,
 ) -> None:
     """Run a pool worker against kafka.bootstrap_servers."""
@@ -52,7 +60,8 @@ def worker(
 
 @app.command()
 def archiver(
-    config: ConfigFile = None, overrides: Overrides = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
     archive: Annotated[Path, typer.Option("--archive", help="Folder that gets every topic.")] = Path("archive"),
 ) -> None:
     """Mirror every topic of kafka.bootstrap_servers into a folder."""
@@ -75,7 +84,8 @@ def synthesizer(config: ConfigFile = None, overrides: Overrides = None) -> None:
 @app.command("trainer", hidden=True)
 def train(
     run_id: Annotated[str, typer.Argument(envvar="RODS_RUN_ID", help="Id of the run; the same id goes on with it.")],
-    config: ConfigFile = None, overrides: Overrides = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
 ) -> None:
     """Train one run against kafka.bootstrap_servers, from the start or from its last checkpoint."""
     from commands import service
@@ -86,8 +96,11 @@ def train(
 
 @app.command()
 def metrics(
-    config: ConfigFile = None, overrides: Overrides = None,
-    silence_s: Annotated[float, typer.Option("--silence-s", help="Seconds without events before a run's wait is named.")] = 120.0,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    silence_s: Annotated[
+        float, typer.Option("--silence-s", help="Seconds without events before a run's wait is named.")
+    ] = 120.0,
 ) -> None:
     """Export the figures of every run for Prometheus (RODS_METRICS_PORT, 9464 if not set)."""
     from commands import service
@@ -108,8 +121,11 @@ def health() -> None:
 @app.command()
 def rollout(
     run_id: Annotated[str, typer.Argument(help="Run to play for; its settings are those it started with.")],
-    config: ConfigFile = None, overrides: Overrides = None,
-    name: Annotated[str, typer.Option(help="Name of this worker; no other worker of the run may have it.")] = "rollout-0",
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    name: Annotated[
+        str, typer.Option(help="Name of this worker; no other worker of the run may have it.")
+    ] = "rollout-0",
     url: Annotated[str, typer.Option(help="vLLM server of this worker; one of the run's if not given.")] = "",
 ) -> None:
     """Play planned groups of a run on this machine; needs kafka.bootstrap_servers, as many as you like may run."""

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from environments.interface import EnvironmentUnavailable
 from environments.parsing import parser
 from schemas.events import RewardKind
-from streams.connection import Connection
-from streams.pool_config import PoolConfig
+from streams.log.connection import Connection
+from streams.pool.settings import PoolConfig
 from synthesizer.config import SynthesisConfig
 from trainer.config import TrainerConfig
 from trainer.curriculum import Advance
@@ -42,7 +42,9 @@ class RunSection(Section):
     folder: Path = Field(Path("runs"), description="Run folders go here.")
     seed: int = Field(7, ge=0, description="Master seed: epoch order, sampling, everything drawn.")
     name: str = Field("", pattern=r"^[a-z0-9-]*$", description="Put before the run id; lower case, digits, hyphens.")
-    restarts: int = Field(5, ge=0, description="How often a process that crashed is started again before the run gives up.")
+    restarts: int = Field(
+        5, ge=0, description="How often a process that crashed is started again before the run gives up."
+    )
 
 
 class KafkaSection(Section):
@@ -51,7 +53,9 @@ class KafkaSection(Section):
     bootstrap_servers: str = Field("", description="host:port list; empty starts the embedded broker.")
     port: int = Field(0, ge=0, le=65535, description="Port of the embedded broker on 127.0.0.1; 0 takes a free one.")
     topic_prefix: str = Field("rods.", description="Put before every topic name.")
-    num_decision_partitions: int = Field(1, ge=1, description="Partitions of decision topics; a run lies in one of them.")
+    num_decision_partitions: int = Field(
+        1, ge=1, description="Partitions of decision topics; a run lies in one of them."
+    )
     num_spread_partitions: int = Field(2, ge=1, description="Partitions of trajectories.")
     replication_factor: int = Field(1, ge=1, description="Copies of each topic; 3 on a real cluster.")
     client: dict[str, str] = Field(default_factory=dict, description="librdkafka settings for every client (security).")
@@ -66,20 +70,32 @@ class KafkaSection(Section):
     def connection(self, bootstrap_servers: str = "") -> Connection:
         """Client settings, for the embedded broker's address if one is given."""
         return Connection(
-            bootstrap_servers=bootstrap_servers or self.bootstrap_servers, embedded=not self.bootstrap_servers,
-            prefix=self.topic_prefix, num_decision_partitions=self.num_decision_partitions,
-            num_spread_partitions=self.num_spread_partitions, replication_factor=self.replication_factor,
-            client=self.client)
+            bootstrap_servers=bootstrap_servers or self.bootstrap_servers,
+            embedded=not self.bootstrap_servers,
+            prefix=self.topic_prefix,
+            num_decision_partitions=self.num_decision_partitions,
+            num_spread_partitions=self.num_spread_partitions,
+            replication_factor=self.replication_factor,
+            client=self.client,
+        )
 
 
 class TaskSection(Section):
     """Which tasks are trained on and which are held out."""
 
     environment: str = Field("bfcl-v3", description="Registered environment.")
-    train: tuple[str, ...] = Field((), description="Ids of the human seeds in seeding order; empty takes the whole training split.")
-    id_seed: int = Field(0, ge=0, description="Draws the simulators' random ids anew per task, so that none can be learned by "
-                         "heart, and the ground truth with them; 0 keeps the official constants.")
-    heldout: tuple[str, ...] = Field((), description="Ids of the fixed held-out tasks; empty takes the validation split.")
+    train: tuple[str, ...] = Field(
+        (), description="Ids of the human seeds in seeding order; empty takes the whole training split."
+    )
+    id_seed: int = Field(
+        0,
+        ge=0,
+        description="Draws the simulators' random ids anew per task, so that none can be learned by "
+        "heart, and the ground truth with them; 0 keeps the official constants.",
+    )
+    heldout: tuple[str, ...] = Field(
+        (), description="Ids of the fixed held-out tasks; empty takes the validation split."
+    )
 
 
 class StageSection(Section):
@@ -90,7 +106,8 @@ class StageSection(Section):
     reward: RewardKind = Field(RewardKind.PROGRESS, description="Reward that drives the update.")
     synthesis: bool = Field(True, description="Whether boundary tasks are sent to the synthesizer.")
     categories: tuple[Literal["base", "miss_func", "miss_param", "long_context"], ...] = Field(
-        ("base", "miss_func", "miss_param", "long_context"), description="Categories of the seeds it trains on.")
+        ("base", "miss_func", "miss_param", "long_context"), description="Categories of the seeds it trains on."
+    )
     advance: Advance = Field(Advance(), description="When the stage ends before its epochs are over.")
 
     @model_validator(mode="after")
@@ -106,21 +123,31 @@ class StageSection(Section):
 class PolicySection(Section):
     """The model that is trained, and how a chat model is spoken to and read. A checkpoint keeps the latter."""
 
-    path: str = Field("default", description="A transformers causal LM by folder; 'default' is the shipped small policy.")
+    path: str = Field(
+        "default", description="A transformers causal LM by folder; 'default' is the shipped small policy."
+    )
     parser: str = Field(
-        "", description="How messages of a chat model are read: hermes, strict, llama3, openai, python, an installed one or "
-                        "module:attribute; empty takes what the checkpoint says, else hermes.")
+        "",
+        description="How messages of a chat model are read: hermes, strict, llama3, openai, python, an installed one or "
+        "module:attribute; empty takes what the checkpoint says, else hermes.",
+    )
     system_text: str = Field(
-        "", description="System message of a chat model, before the tools that its chat template adds; empty takes what the "
-                        "checkpoint says, else two plain sentences. A grammar that the model does not know belongs here.")
+        "",
+        description="System message of a chat model, before the tools that its chat template adds; empty takes what the "
+        "checkpoint says, else two plain sentences. A grammar that the model does not know belongs here.",
+    )
     template_options: dict[str, bool | int | float | str] = Field(
-        default_factory=dict, description="Values for the chat template, such as enable_thinking; empty takes what the checkpoint says.")
+        default_factory=dict,
+        description="Values for the chat template, such as enable_thinking; empty takes what the checkpoint says.",
+    )
 
     @model_validator(mode="after")
     def check_parser(self) -> PolicySection:
         """The parser must be there, and the shipped policy has a format of its own."""
         if self.path == "default" and (self.parser or self.system_text or self.template_options):
-            raise ValueError("the shipped policy speaks a format of its own: drop parser, system_text and template_options")
+            raise ValueError(
+                "the shipped policy speaks a format of its own: drop parser, system_text and template_options"
+            )
         try:
             if self.parser:
                 parser(self.parser)

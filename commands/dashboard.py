@@ -16,20 +16,20 @@ from pathlib import Path
 from aiohttp import web
 from rich.console import Console
 
+from analysis.series import busiest_task
+from analysis.summary import RunFacts, summary_of
+from analysis.watchdog import wait_of
 from commands.config import ConfigError, RunConfig
 from commands.folder import find_run
 from commands.lineage_chart import lineage_html
 from commands.report import page, panels, tiles
 from schemas import TOPICS
 from schemas.events import RunStarted
-from streams.archive import ArchiveLog, partitions_in
-from streams.kafka_log import KafkaLog
-from streams.log import LogUnavailable
-from streams.observer import Observer
-from streams.series import busiest_task
-from streams.summary import RunFacts, summary_of
-from streams.topics import partitions_of
-from streams.watchdog import wait_of
+from streams.archive.segments import ArchiveLog, partitions_in
+from streams.log.kafka import KafkaLog
+from streams.log.observer import Observer
+from streams.log.port import LogUnavailable
+from streams.log.topics import partitions_of
 
 FACT_TOPICS = tuple(topic for topic in TOPICS if topic != "trajectories")
 MOST_POLLS = 50

@@ -9,16 +9,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from analysis.checkup import NAMED, Checkup, redrive_record, redriven_event
 from commands.config import ConfigError
 from commands.source import Source, existing_broker, open_source, the_run
 from schemas import TOPICS
 from schemas.events import DeadLettered
-from streams.archive_index import verify
-from streams.checkup import NAMED, Checkup, redrive_record, redriven_event
-from streams.kafka_log import KafkaLog
-from streams.log import LogGap, Record
-from streams.scan import scan_log, scanned
-from streams.topics import partitions_of
+from streams.archive.index import verify
+from streams.archive.scan import scan_log, scanned
+from streams.log.kafka import KafkaLog
+from streams.log.port import LogGap, Record
+from streams.log.topics import partitions_of
 
 
 def examine(source: Source, run_id: str) -> Checkup:

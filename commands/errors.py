@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from analysis.fork import NothingToFork
 from commands.config import ConfigError
 from commands.fleet import BrokerLost
 from commands.folder import RunInUse
 from environments.interface import EnvironmentUnavailable
 from schemas.credentials import CredentialError
 from schemas.registry import RegistryUnavailable, SchemaRefused
-from streams.embedded_broker import BrokerNotStarted
-from streams.fork import NothingToFork
-from streams.log import LogGap, LogUnavailable
+from streams.log.embedded_broker import BrokerNotStarted
+from streams.log.port import LogGap, LogUnavailable
+from streams.log.topics import UnsafeTopic
 from streams.processes import ProcessFailed
-from streams.topics import UnsafeTopic
 
 MENDABLE = (
-    BrokerLost, BrokerNotStarted, ConfigError, CredentialError, EnvironmentUnavailable, LogGap, LogUnavailable, NothingToFork, ProcessFailed, RegistryUnavailable, RunInUse, SchemaRefused,
+    BrokerLost,
+    BrokerNotStarted,
+    ConfigError,
+    CredentialError,
+    EnvironmentUnavailable,
+    LogGap,
+    LogUnavailable,
+    NothingToFork,
+    ProcessFailed,
+    RegistryUnavailable,
+    RunInUse,
+    SchemaRefused,
     UnsafeTopic,
 )

@@ -93,26 +93,45 @@ def evaluated(options: EvalOptions, console: Console) -> dict[str, object]:
     """
     from trainer.evaluation import Suite, episodes_of, play
     from trainer.measures import report
-    from trainer.players import player_of
-    from trainer.sampler import SamplingParams
+    from trainer.policy.players import player_of
+    from trainer.rollouts.sampler import SamplingParams
 
     tasks = tasks_of(checked(options))
     player = player_of(options.model, options.tokenizer, options.parser, options.device, options.dtype)
     longest = min(options.max_episode_tokens or player.max_tokens, player.max_tokens)
-    params = SamplingParams(options.seed, min(options.max_message_tokens, longest), longest, options.temperature,
-                            options.top_p, options.greedy)
+    params = SamplingParams(
+        options.seed,
+        min(options.max_message_tokens, longest),
+        longest,
+        options.temperature,
+        options.top_p,
+        options.greedy,
+    )
     suite = Suite(f"{options.suite}/{options.split}", tasks, options.pass_k)
     started_s = time.monotonic()
     with Progress(console=console, transient=True) as bar:
         line = bar.add_task("playing", total=len(tasks) * options.pass_k)
-        played = play(suite, player.sampler, params, episodes_of(options.profile, player.template.parser),
-                      options.at_once, lambda finished, total: bar.update(line, completed=finished))
+        played = play(
+            suite,
+            player.sampler,
+            params,
+            episodes_of(options.profile, player.template.parser),
+            options.at_once,
+            lambda finished, total: bar.update(line, completed=finished),
+        )
     return {
-        "model": options.model, "suite": options.suite, "split": options.split, "profile": options.profile,
-        "mode": "greedy" if options.greedy else "sampled", "rollouts_per_task": options.pass_k,
-        "template": player.template.name, "template_digest": player.template.digest, "parser": player.template.parser,
+        "model": options.model,
+        "suite": options.suite,
+        "split": options.split,
+        "profile": options.profile,
+        "mode": "greedy" if options.greedy else "sampled",
+        "rollouts_per_task": options.pass_k,
+        "template": player.template.name,
+        "template_digest": player.template.digest,
+        "parser": player.template.parser,
         "sampling": json.loads(params.as_json(player.template.stop_ids)),
-        "seconds": round(time.monotonic() - started_s, 1), **report(played, options.pass_k),
+        "seconds": round(time.monotonic() - started_s, 1),
+        **report(played, options.pass_k),
     }
 
 
@@ -128,8 +147,11 @@ def show(options: EvalOptions, as_json: bool, out: Path | None, console: Console
     console.print(scores_table(result))
     console.print(actions_table(result))
     notes = result["intervals"]
-    console.print(f"intervals at 95 %: accuracy {notes['accuracy']}; the rest {notes['mean_reward']}, "
-                  f"{notes['num_resamples']} resamples. {result['seconds']:.0f} s", highlight=False)
+    console.print(
+        f"intervals at 95 %: accuracy {notes['accuracy']}; the rest {notes['mean_reward']}, "
+        f"{notes['num_resamples']} resamples. {result['seconds']:.0f} s",
+        highlight=False,
+    )
 
 
 def _cell(figure: dict[str, float] | None) -> str:
@@ -146,8 +168,14 @@ def scores_table(result: dict) -> Table:
         table.add_column(heading, justify="left" if heading == "category" else "right")
     for name, part in [*result["categories"].items(), ("all", result["overall"])]:
         extra = [_cell(part.get(f"pass_at_{k}"))] if k > 1 else []
-        table.add_row(name, str(part["num_tasks"]), _cell(part["accuracy"]), _cell(part["mean_reward"]), *extra,
-                      str(part["num_errors"]))
+        table.add_row(
+            name,
+            str(part["num_tasks"]),
+            _cell(part["accuracy"]),
+            _cell(part["mean_reward"]),
+            *extra,
+            str(part["num_errors"]),
+        )
     return table
 
 
@@ -157,8 +185,13 @@ def actions_table(result: dict) -> Table:
     names = ("acted", "asked", "declined", "answered", "malformed")
     for heading in ("category", *names, "nothing to call", "class right", "silent", "right but wrong class"):
         table.add_column(heading, justify="left" if heading == "category" else "right")
-    keys = (*names, "num_no_call_turns", "num_no_call_class_right", "num_no_call_silent",
-            "num_right_verdict_wrong_class")
+    keys = (
+        *names,
+        "num_no_call_turns",
+        "num_no_call_class_right",
+        "num_no_call_silent",
+        "num_right_verdict_wrong_class",
+    )
     for category, counts in result["actions"].items():
         table.add_row(category, *(str(counts[key]) for key in keys))
     return table

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from analysis.chronicle import Chronicle
+from analysis.explain import UnknownMoment, explain
+from analysis.replay import Recording
 from commands.analysis import mendable
 from commands.source import FACTS, open_source, the_run
-from streams.chronicle import Chronicle
-from streams.explain import UnknownMoment, explain
-from streams.replay import Recording
 
 SHOWN_ITEMS = 12
 
@@ -32,11 +32,18 @@ def show(task_id: str, step: int, name: str | None, run_id: str, runs: Path, as_
     start = Chronicle().add(e for e in source.events(("runs",)) if e.run_id == own).fork_at(step)
     parent = start.parent_run_id if start else ""
     if as_json:
-        print(json.dumps({"task_id": task_id, "step": step, "shared_with": parent, "answers": [asdict(a) for a in answers]}))
+        print(
+            json.dumps(
+                {"task_id": task_id, "step": step, "shared_with": parent, "answers": [asdict(a) for a in answers]}
+            )
+        )
         return
     console.print(f"task {task_id} after step {step}", highlight=False, markup=False, soft_wrap=True)
     if parent:
-        console.print(f"shared with run {parent}, which decided it under its own settings; here by those of the fork", highlight=False)
+        console.print(
+            f"shared with run {parent}, which decided it under its own settings; here by those of the fork",
+            highlight=False,
+        )
     for answer in answers:
         verdict = "[green]yes[/green]" if answer.verdict else "[red]no[/red]"
         console.print(f"{answer.question:>9}: {verdict} ", end="")

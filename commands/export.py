@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from analysis.event_values import event_types_of, topics_of
 from commands.analysis import analysis_extra, mendable
 from commands.config import ConfigError
 from commands.source import archive_folder
-from streams.archive_index import require_whole
-from streams.event_values import event_types_of, topics_of
-from streams.scan import archive_bytes
+from streams.archive.index import require_whole
+from streams.archive.scan import archive_bytes
 
 
 def write(
@@ -29,7 +29,7 @@ def write(
         LogGap: the archive is damaged.
     """
     with analysis_extra("export"):
-        from streams.export import ExportExists, export_archive
+        from analysis.export import ExportExists, export_archive
     root = archive_folder(name, runs)
     event_types = chosen_types(only)
     require_whole(root)

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from commands.config import RunConfig
 from commands.folder import RunFolder
-from streams.archive import ArchiveLog
-from streams.archiver import restore
-from streams.connection import Connection
-from streams.embedded_broker import EmbeddedBroker
+from streams.archive.archiver import restore
+from streams.archive.journal import clear, fill_in
+from streams.archive.segments import ArchiveLog
 from streams.health import PORT, PORT_FILE
-from streams.journal import clear, fill_in
-from streams.kafka_log import KafkaLog
+from streams.log.connection import Connection
+from streams.log.embedded_broker import EmbeddedBroker
+from streams.log.kafka import KafkaLog
+from streams.log.topics import ensure_topics, partitions_of
 from streams.processes import Child, ProcessFailed
-from streams.topics import ensure_topics, partitions_of
 
 READY_TIMEOUT_S = 90.0
 POLL_S = 0.05
@@ -80,7 +80,8 @@ class Fleet(AbstractContextManager):
             if time.monotonic() > deadline:
                 child = self.children[waiting[0]]
                 raise ProcessFailed(
-                    f"{child.name} was not ready in {READY_TIMEOUT_S:.0f} s; see {child.log_path}\n{child.last_words()}")
+                    f"{child.name} was not ready in {READY_TIMEOUT_S:.0f} s; see {child.log_path}\n{child.last_words()}"
+                )
             time.sleep(POLL_S)
 
     def start_broker(self, restore_archive: bool) -> None:
@@ -105,7 +106,11 @@ class Fleet(AbstractContextManager):
     def rollout_workers(self) -> list[str]:
         """Names of the rollout workers of this machine; none while the trainer plays itself."""
         trainer = self.config.trainer
-        return [f"rollout-{number}" for number in range(trainer.workers.num_local)] if trainer.rollouts == "workers" else []
+        return (
+            [f"rollout-{number}" for number in range(trainer.workers.num_local)]
+            if trainer.rollouts == "workers"
+            else []
+        )
 
     def ready_file(self, name: str) -> Path:
         """Written by a process when it listens."""
@@ -115,10 +120,22 @@ class Fleet(AbstractContextManager):
         """The command line of a process."""
         shared = ["--connection", self.connection.to_json(), "--ready-file", str(self.ready_file(name))]
         if name == "archiver":
-            return [sys.executable, "-m", "streams.archiver", *shared, "--archive", str(self.folder.archive)]
+            return [sys.executable, "-m", "streams.archive.archiver", *shared, "--archive", str(self.folder.archive)]
         if name == "worker":
-            journal = ["--journal", str(self.folder.journals / name), "--archive", str(self.folder.archive)] if self.broker else []
-            return [sys.executable, "-m", "streams.worker", *shared, "--datadir", str(self._scratch / "faust"), *journal]
+            journal = (
+                ["--journal", str(self.folder.journals / name), "--archive", str(self.folder.archive)]
+                if self.broker
+                else []
+            )
+            return [
+                sys.executable,
+                "-m",
+                "streams.pool.worker",
+                *shared,
+                "--datadir",
+                str(self._scratch / "faust"),
+                *journal,
+            ]
         if name.startswith("rollout-"):
             return [sys.executable, "-m", "commands.rollout", *shared, "--run", str(self.folder.path), "--name", name]
         return [sys.executable, *self.launcher(name), f"commands.{name}", *shared, "--run", str(self.folder.path)]
@@ -133,8 +150,13 @@ class Fleet(AbstractContextManager):
     def launch(self, name: str) -> None:
         """Start one process; its ready file goes first."""
         self.ready_file(name).unlink(missing_ok=True)
-        env = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1",
-               PORT: "0", PORT_FILE: str(self.folder.logs / f"{name}.port")}
+        env = {
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "PYTHONUNBUFFERED": "1",
+            PORT: "0",
+            PORT_FILE: str(self.folder.logs / f"{name}.port"),
+        }
         self.children[name] = Child(name, self.command(name), self.folder.logs / f"{name}.log", env).start()
 
     def watch(self) -> bool:
@@ -171,8 +193,10 @@ class Fleet(AbstractContextManager):
         if name not in self.rollout_workers() or not others:
             self.children[name].require_alive()
         if self.restarts[name] == self.config.run.restarts + 1:
-            self.say(f"{name} crashed {self.restarts[name]} times and is not started again; {', '.join(others)} go on; "
-                     f"see {self.children[name].log_path}")
+            self.say(
+                f"{name} crashed {self.restarts[name]} times and is not started again; {', '.join(others)} go on; "
+                f"see {self.children[name].log_path}"
+            )
 
     def count_restart(self, name: str) -> int:
         """How often a process was started again, this time included."""

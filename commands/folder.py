@@ -91,7 +91,9 @@ class RunFolder:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             handle.seek(0)
-            raise RunInUse(f"run {self.run_id} is driven by process {handle.read().strip() or '?'}; stop it first") from error
+            raise RunInUse(
+                f"run {self.run_id} is driven by process {handle.read().strip() or '?'}; stop it first"
+            ) from error
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+from analysis.fork import ForkMode, renamed, shared_past
 from commands.config import ConfigError, RunConfig, parsed_value, put, validated
 from commands.folder import RunFolder, find_run
 from commands.run import new_run_id
 from schemas import TOPICS, Event
 from schemas.events import RunStarted, StepCompleted
-from streams.archive import ArchiveLog
-from streams.archive_index import require_whole
-from streams.fork import ForkMode, renamed, shared_past
-from streams.log import partition_counts
-from streams.observer import Observer
+from streams.archive.index import require_whole
+from streams.archive.segments import ArchiveLog
+from streams.log.observer import Observer
+from streams.log.port import partition_counts
 
 ASIDE = ".forking"
 EMBEDDED = ("kafka.bootstrap_servers", "")
@@ -63,21 +63,33 @@ def changed_config(parent: RunFolder, overrides: Sequence[str]) -> RunConfig:
             raise ConfigError(f"--set {override!r}: expected section.key=value")
         section = key.strip().split(".")[0]
         if section in ("tasks", "policy", "kafka") and (key.strip(), text.strip()) != EMBEDDED:
-            raise ConfigError(f"--set {key}: a fork shares its parent's tasks, policy and topics; start a new run instead")
+            raise ConfigError(
+                f"--set {key}: a fork shares its parent's tasks, policy and topics; start a new run instead"
+            )
         put(tree, key.strip().split("."), parsed_value(text.strip()))
     config = validated(tree, f"fork of {parent.run_id}")
     if config.kafka.bootstrap_servers:
         raise ConfigError(
             f"{parent.run_id} lies on the broker {config.kafka.bootstrap_servers}, where a pool agent would decide a past anew "
-            f"that it did not hear: fork it onto the embedded broker with --set {'='.join(EMBEDDED)}")
+            f"that it did not hear: fork it onto the embedded broker with --set {'='.join(EMBEDDED)}"
+        )
     return config
 
 
-def opening_of(started: RunStarted, parent: RunFolder, run_id: str, config: RunConfig, at_step: int, mode: ForkMode) -> RunStarted:
+def opening_of(
+    started: RunStarted, parent: RunFolder, run_id: str, config: RunConfig, at_step: int, mode: ForkMode
+) -> RunStarted:
     """The start of the fork: the parent's, under another run id, with the changed settings and the name of the parent."""
     return replace(
-        renamed([started], run_id)[0], caused_by=started.event_id, occurred_at_ms=0, config_json=config.as_json(),
-        seed=config.run.seed, parent_run_id=parent.run_id, forked_at_step=at_step, fork_mode=mode.value)
+        renamed([started], run_id)[0],
+        caused_by=started.event_id,
+        occurred_at_ms=0,
+        config_json=config.as_json(),
+        seed=config.run.seed,
+        parent_run_id=parent.run_id,
+        forked_at_step=at_step,
+        fork_mode=mode.value,
+    )
 
 
 def fork(parent: RunFolder, at_step: int, mode: ForkMode, overrides: Sequence[str], runs: Path) -> RunFolder:
@@ -133,13 +145,26 @@ def write_checkpoints(
         make_checkpoint(parent.checkpoints, folder.checkpoints, at_step, old, events, last)
 
 
-def show(name: str, at_step: int, mode: ForkMode, overrides: Sequence[str], runs: Path, as_json: bool, console: Console) -> None:
+def show(
+    name: str, at_step: int, mode: ForkMode, overrides: Sequence[str], runs: Path, as_json: bool, console: Console
+) -> None:
     """Prepare a fork and say how to go on."""
     parent = find_run(name, runs)
     folder = fork(parent, at_step, mode, overrides, runs)
     if as_json:
-        print(json.dumps({"run_id": folder.run_id, "parent_run_id": parent.run_id, "forked_at_step": at_step, "mode": mode.value,
-                          "folder": str(folder.path)}))
+        print(
+            json.dumps(
+                {
+                    "run_id": folder.run_id,
+                    "parent_run_id": parent.run_id,
+                    "forked_at_step": at_step,
+                    "mode": mode.value,
+                    "folder": str(folder.path),
+                }
+            )
+        )
         return
-    console.print(f"{folder.run_id} shares the past of {parent.run_id} up to step {at_step} ({mode.value})", highlight=False)
+    console.print(
+        f"{folder.run_id} shares the past of {parent.run_id} up to step {at_step} ({mode.value})", highlight=False
+    )
     console.print(f"go on with: rods run --resume {folder.run_id}", highlight=False, soft_wrap=True)

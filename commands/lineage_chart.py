@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from analysis.series import family
 from commands.charts import Series, line_chart
-from streams.pool import Pool
-from streams.rows import PoolRow
-from streams.series import family
+from streams.pool.pool import Pool
+from streams.pool.rows import PoolRow
 
 COLUMN, ROW, RADIUS, MARGIN = 260, 26, 6, 20
 MOST_CHARS = 24

@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from analysis.measures import RunMeter, measures, staleness_buckets
+from analysis.watchdog import Watchdog, wait_of
 from schemas import TOPICS, Event
-from streams.connection import Connection
 from streams.health import PORT, HealthServer, serve_if_asked
-from streams.kafka_log import KafkaLog
-from streams.keeper import INPUT_TOPICS
-from streams.lag import LagMeter
-from streams.log import LogUnavailable, Place
-from streams.measures import RunMeter, measures, staleness_buckets
-from streams.observer import Observer
-from streams.topics import partitions_of
-from streams.watchdog import Watchdog, wait_of
+from streams.log.connection import Connection
+from streams.log.kafka import KafkaLog
+from streams.log.lag import LagMeter
+from streams.log.observer import Observer
+from streams.log.port import LogUnavailable, Place
+from streams.log.topics import partitions_of
+from streams.pool.keeper import INPUT_TOPICS
 
 logger = logging.getLogger("rods.metrics")
 POLL_S = 0.5

@@ -10,7 +10,9 @@ from rich.console import Console
 
 console = Console()
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; the shipped two-core run if not given.")]
-Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, wins over file and environment.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="section.key=value, wins over file and environment.")
+]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 RunName = Annotated[str | None, typer.Argument(help="Run id or folder; the newest run if not given.")]

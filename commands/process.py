@@ -14,13 +14,13 @@ from pathlib import Path
 
 from commands.config import RunConfig, validated
 from commands.folder import RunFolder
-from streams.connection import Connection
+from streams.archive.journal import Journal, JournaledLog
 from streams.health import serve_if_asked
-from streams.journal import Journal, JournaledLog
-from streams.kafka_log import KafkaLog
-from streams.log import Log
+from streams.log.connection import Connection
+from streams.log.kafka import KafkaLog
+from streams.log.port import Log
+from streams.log.topics import partitions_of
 from streams.processes import end_with_parent
-from streams.topics import partitions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,9 @@ class ProcessContext:
         log = KafkaLog(self.connection)
         if not self.connection.embedded:
             return log
-        return JournaledLog(log, Journal(self.folder.journals / name, self.folder.archive), partitions_of(self.connection))
+        return JournaledLog(
+            log, Journal(self.folder.journals / name, self.folder.archive), partitions_of(self.connection)
+        )
 
     def ready(self) -> None:
         """Tell the parent that this process listens; of several under ``torchrun``, the first one does."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from analysis.replay import Divergence, Repetition
 from commands.config import ConfigError
 from commands.replay_report import DIFFERS, PARTS, SKIPPED, Report
 from commands.replay_source import BODIES, FACT_TOPICS, Origin, Source, origin_of, settings_divergence, source_of
-from streams.log import LogGap
-from streams.replay import Divergence, Repetition
+from streams.log.port import LogGap
 
 
 def parts_of(text: str) -> tuple[str, ...]:
@@ -26,8 +26,10 @@ def parts_of(text: str) -> tuple[str, ...]:
     wanted = [part.strip() for part in text.split(",") if part.strip()]
     unknown = [part for part in wanted if part not in PARTS]
     if unknown or not wanted:
-        raise ConfigError(f"--parts {text!r}: {f'no part {unknown[0]!r}' if unknown else 'nothing to repeat'}; "
-                          f"choose from {', '.join(PARTS)}")
+        raise ConfigError(
+            f"--parts {text!r}: {f'no part {unknown[0]!r}' if unknown else 'nothing to repeat'}; "
+            f"choose from {', '.join(PARTS)}"
+        )
     return tuple(part for part in PARTS if part in wanted)
 
 
@@ -77,7 +79,9 @@ def damage_in(origin: Origin, topics: tuple[str, ...]) -> Divergence | None:
     for fault in origin.damage:
         if fault.topic in topics:
             to = f"to {fault.last_offset}" if fault.last_offset >= 0 else "and behind"
-            return Divergence(f"{fault.topic}-{fault.partition} offsets {fault.first_offset} {to}", "damaged archive", fault.what, "-")
+            return Divergence(
+                f"{fault.topic}-{fault.partition} offsets {fault.first_offset} {to}", "damaged archive", fault.what, "-"
+            )
     return None
 
 
@@ -94,7 +98,13 @@ def decisions(source: Source, report: Report, progress: Progress) -> None:
 
 
 def show(
-    name: str | None, runs: Path, bootstrap_servers: str, parts: str, checkpoints: Path | None, as_json: bool, console: Console
+    name: str | None,
+    runs: Path,
+    bootstrap_servers: str,
+    parts: str,
+    checkpoints: Path | None,
+    as_json: bool,
+    console: Console,
 ) -> bool:
     """Replay a run and print the verdicts; returns whether all that was asked for is equal.
 

@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rich.progress import Progress
 
+from analysis.fork import ForkMode
+from analysis.replay import Divergence
 from commands.config import ConfigError
 from commands.replay_report import DIFFERS, TOLERANCE, Report
 from commands.replay_source import Source
 from commands.trainer import installed_versions, policy_folder
-from streams.fork import ForkMode
-from streams.log import LogGap
-from streams.replay import Divergence
-from trainer.engine import Engine
-from trainer.engines import EngineUnavailable
-from trainer.episodes import EpisodeMaker
-from trainer.policy import tokenizer_digest
+from streams.log.port import LogGap
+from trainer.policy.loading import tokenizer_digest
 from trainer.reopen import NoWeights, Opened, initial_engine, initial_policy, largest_difference
 from trainer.repeat import WEIGHTS, Bodies, learn_again, rewards_again, step_divergence, weights_divergence
+from trainer.rollouts.episodes import EpisodeMaker
+from trainer.update.engine import Engine
+from trainer.update.engines import EngineUnavailable
 from trainer.view import RunView
 
 WEIGHT_TOLERANCE = 1e-4
@@ -86,13 +86,19 @@ def start_divergence(source: Source, opened: Opened) -> Divergence | None:
     """What RunStarted says of the initial policy and the one at hand is not."""
     policy, started = opened.policy, source.started
     sides = (
-        ("weights_digest", opened.initial_digest), ("template_hash", policy.template.digest),
+        ("weights_digest", opened.initial_digest),
+        ("template_hash", policy.template.digest),
         ("tokenizer_hash", tokenizer_digest(policy.tokenizer)),
     )
     for name, here in sides:
         if getattr(started, name) != here:
-            return Divergence(source.facts.started.where, f"{name} of RunStarted", getattr(started, name), here,
-                              f"initial policy in {policy.model.name_or_path}")
+            return Divergence(
+                source.facts.started.where,
+                f"{name} of RunStarted",
+                getattr(started, name),
+                here,
+                f"initial policy in {policy.model.name_or_path}",
+            )
     return None
 
 
@@ -102,10 +108,19 @@ def end_divergence(source: Source, view: RunView) -> Divergence | None:
     if finished is None or not last:
         return None
     done = view.steps[last]
-    sides = (("weights_digest", finished.event.weights_digest, done.weights_digest), ("step", finished.event.step, done.step),
-             ("epoch", finished.event.epoch, done.epoch))
-    return next((Divergence(finished.where, f"{name} of RunFinished", str(said), str(was), f"StepCompleted {done.event_id}")
-                 for name, said, was in sides if said != was), None)
+    sides = (
+        ("weights_digest", finished.event.weights_digest, done.weights_digest),
+        ("step", finished.event.step, done.step),
+        ("epoch", finished.event.epoch, done.epoch),
+    )
+    return next(
+        (
+            Divergence(finished.where, f"{name} of RunFinished", str(said), str(was), f"StepCompleted {done.event_id}")
+            for name, said, was in sides
+            if said != was
+        ),
+        None,
+    )
 
 
 def updates_again(
@@ -145,10 +160,18 @@ def judge(source: Source, report: Report, gaps: Mapping[int, float]) -> None:
     other = circumstances(source)
     gap, at = max(gaps.values(), default=None), ", ".join(map(str, gaps))
     within = gap is not None and gap <= WEIGHT_TOLERANCE
-    size = (f"largest weight difference {gap:.1e} at the kept checkpoints of step {at}, tolerance {WEIGHT_TOLERANCE:.0e}"
-            if gap is not None else "no checkpoint behind it is kept to measure the difference by")
-    where = f"recorded -> here: {'; '.join(other)}" if other else (
-        f"CPU ({source.started.versions.get('cpu')}) and packages are those of the run, {_threads(source)}: equal bits are asked for")
+    size = (
+        f"largest weight difference {gap:.1e} at the kept checkpoints of step {at}, tolerance {WEIGHT_TOLERANCE:.0e}"
+        if gap is not None
+        else "no checkpoint behind it is kept to measure the difference by"
+    )
+    where = (
+        f"recorded -> here: {'; '.join(other)}"
+        if other
+        else (
+            f"CPU ({source.started.versions.get('cpu')}) and packages are those of the run, {_threads(source)}: equal bits are asked for"
+        )
+    )
     report.verdicts["learning"] = TOLERANCE if within and other else DIFFERS
     report.notes["learning"] = f"{size}; {where}"
 
@@ -157,8 +180,11 @@ def circumstances(source: Source) -> list[str]:
     """What is not here as it was when the run was recorded: CPU, packages, number of processes."""
     here, there = installed_versions(source.config.tasks.environment), source.started.versions
     names = sorted(here.keys() | there.keys(), key=lambda name: (name != "cpu", name))
-    found = [f"{name} {there.get(name, 'not recorded')} -> {here.get(name, 'unknown')}" for name in names
-             if here.get(name) != there.get(name)]
+    found = [
+        f"{name} {there.get(name, 'not recorded')} -> {here.get(name, 'unknown')}"
+        for name in names
+        if here.get(name) != there.get(name)
+    ]
     processes = source.config.trainer.num_processes
     return [*found, f"{processes} processes -> 1"] if processes > 1 else found
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from rich.console import Console
 from rich.table import Table
 
-from streams.archive_index import Problem
-from streams.replay import Divergence
+from analysis.replay import Divergence
+from streams.archive.index import Problem
 
 EQUAL, DIFFERS, TOLERANCE, SKIPPED = "equal", "differs", "tolerance", "skipped"
 PARTS = ("decisions", "learning", "rewards")
@@ -59,10 +59,16 @@ class Report:
 
     def as_json(self, run_id: str) -> str:
         """Everything on one line."""
-        return json.dumps({
-            "run_id": run_id, "verdicts": self.verdicts, "counts": self.counts, "notes": self.notes,
-            "divergence": {part: asdict(difference) for part, difference in self.divergence.items()},
-            "damage": [str(problem) for problem in self.damage]})
+        return json.dumps(
+            {
+                "run_id": run_id,
+                "verdicts": self.verdicts,
+                "counts": self.counts,
+                "notes": self.notes,
+                "divergence": {part: asdict(difference) for part, difference in self.divergence.items()},
+                "damage": [str(problem) for problem in self.damage],
+            }
+        )
 
     def show(self, run_id: str, console: Console) -> None:
         """The verdicts as a table, then what is damaged and the first differences."""

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from rich.progress import Progress
 
+from analysis.replay import DEAD_LETTERS, Divergence, Recording
 from commands.config import ConfigError, RunConfig, load_config, validated
 from commands.folder import RunFolder, find_run
 from commands.source import archive_folder, run_folder
 from schemas.events import RunStarted
-from streams.archive import ArchiveLog, partitions_in
-from streams.archive_index import Problem, verify
-from streams.discovery import existing, partitions_on
-from streams.kafka_log import KafkaLog
-from streams.keeper import INPUT_TOPICS, OUTPUT_TOPICS
-from streams.log import Log, LogGap
-from streams.replay import DEAD_LETTERS, Divergence, Recording
-from streams.scan import Scanned, scan_log, scanned
+from streams.archive.index import Problem, verify
+from streams.archive.scan import Scanned, scan_log, scanned
+from streams.archive.segments import ArchiveLog, partitions_in
+from streams.log.discovery import existing, partitions_on
+from streams.log.kafka import KafkaLog
+from streams.log.port import Log, LogGap
+from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS
 
 FACT_TOPICS = (*INPUT_TOPICS, *OUTPUT_TOPICS, DEAD_LETTERS)
 BODIES = "trajectories"
@@ -98,12 +98,22 @@ def origin_of(name: str | None, runs: Path, bootstrap_servers: str) -> Origin:
         folder, partitions = run_folder(archive), partitions_in(archive)
         if not partitions:
             raise ConfigError(f"{archive} holds no topic")
-        return Origin(folder.run_id if folder else "", ArchiveLog(archive), partitions, archive, folder, runs, verify(archive).problems)
+        return Origin(
+            folder.run_id if folder else "",
+            ArchiveLog(archive),
+            partitions,
+            archive,
+            folder,
+            runs,
+            verify(archive).problems,
+        )
     folder = _folder_of(name, runs)
     kafka = load_config(None, os.environ, []).kafka
     prefix = validated(folder.config(), str(folder.config_file)).kafka.topic_prefix if folder else kafka.topic_prefix
     connection = existing(bootstrap_servers, prefix, kafka.client)
-    return Origin(folder.run_id if folder else name or "", KafkaLog(connection), partitions_on(connection), None, folder, runs)
+    return Origin(
+        folder.run_id if folder else name or "", KafkaLog(connection), partitions_on(connection), None, folder, runs
+    )
 
 
 def _folder_of(name: str | None, runs: Path) -> RunFolder | None:
@@ -152,8 +162,10 @@ def run_in(origin: Origin) -> str:
     if len(known) == 1 and (is_copy or not origin.name):
         return known[0]
     wanted = f"no RunStarted of {origin.name}" if origin.name else "no RunStarted" if not known else "several runs"
-    raise LogGap(f"{origin.archive or 'the broker'} holds {wanted}; it holds the runs {known}. Is it the right run, archive, "
-                 "--from and topic prefix?")
+    raise LogGap(
+        f"{origin.archive or 'the broker'} holds {wanted}; it holds the runs {known}. Is it the right run, archive, "
+        "--from and topic prefix?"
+    )
 
 
 def settings_in(started: RunStarted) -> dict:
@@ -178,8 +190,13 @@ def settings_divergence(source: Source) -> Divergence | None:
         return None
     sides = ["; ".join(f"{key} = {side.get(key, '-')}" for key in keys[:5]) for side in (recorded, written)]
     what = f"setting {', '.join(keys[:5])}" + (f" and {len(keys) - 5} more" if keys[5:] else "")
-    return Divergence(source.facts.started.where, what, f"RunStarted: {sides[0]}", f"{source.folder.config_file}: {sides[1]}",
-                      source.started.event_id)
+    return Divergence(
+        source.facts.started.where,
+        what,
+        f"RunStarted: {sides[0]}",
+        f"{source.folder.config_file}: {sides[1]}",
+        source.started.event_id,
+    )
 
 
 def flat(tree: object, path: str = "") -> dict[str, object]:
@@ -190,5 +207,9 @@ def flat(tree: object, path: str = "") -> dict[str, object]:
     """
     if isinstance(tree, dict | list) and tree:
         items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-        return {key: leaf for name, part in items for key, leaf in flat(part, f"{path}.{name}" if path else str(name)).items()}
+        return {
+            key: leaf
+            for name, part in items
+            for key, leaf in flat(part, f"{path}.{name}" if path else str(name)).items()
+        }
     return {path: tree}

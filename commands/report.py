@@ -15,10 +15,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from analysis.series import ZONES, EpochRow, epoch_rows, reward_by_step, variance_table
+from analysis.summary import RunFacts, fork_text, summary_of
 from commands.charts import STYLE, Series, line_chart, stacked_bars, strip_chart
 from commands.folder import find_run
-from streams.series import ZONES, EpochRow, epoch_rows, reward_by_step, variance_table
-from streams.summary import RunFacts, fork_text, summary_of
 
 PAGE_STYLE = (
     STYLE

@@ -11,13 +11,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from analysis.rescore import Counterfactual, Rescorer, reread
 from commands.config import ConfigError, parsed_value, put, validated
 from commands.folder import RunFolder, find_run
 from commands.fork import events_of, start_of
 from schemas.events import RolloutGroupCompleted, RunStarted, TaskSeeded, TaskSynthesized, TrajectoryRecorded
-from streams.log import LogGap
-from streams.pool_config import PoolConfig
-from streams.rescore import Counterfactual, Rescorer, reread
+from streams.log.port import LogGap
+from streams.pool.settings import PoolConfig
 
 
 class Verifier(StrEnum):
@@ -47,8 +47,10 @@ def rescorer_of(verifier: Verifier, folder: RunFolder, events: Sequence[object])
     def rescored(group: RolloutGroupCompleted) -> RolloutGroupCompleted:
         for reward, body in zip(group.rewards, group.trajectory_ids, strict=True):
             if reward is not None and (body not in bodies or group.task_id not in tasks):
-                raise LogGap(f"rollout {body} of group {group.group_id} of {group.task_id} at step {group.step}: its messages or "
-                             "its task are not in the archive, so that it cannot be played again")
+                raise LogGap(
+                    f"rollout {body} of group {group.group_id} of {group.task_id} at step {group.step}: its messages or "
+                    "its task are not in the archive, so that it cannot be played again"
+                )
         return judge.rescored(group)
 
     return rescored
@@ -56,8 +58,10 @@ def rescorer_of(verifier: Verifier, folder: RunFolder, events: Sequence[object])
 
 def binary(group: RolloutGroupCompleted) -> RolloutGroupCompleted:
     """1 where every turn is right, else 0; missing rewards stay missing."""
-    rewards = tuple(None if reward is None else float(bool(verdicts) and all(v == 1 for v in verdicts))
-                    for reward, verdicts in zip(group.rewards, group.turn_verdicts, strict=True))
+    rewards = tuple(
+        None if reward is None else float(bool(verdicts) and all(v == 1 for v in verdicts))
+        for reward, verdicts in zip(group.rewards, group.turn_verdicts, strict=True)
+    )
     return replace(group, rewards=rewards)
 
 
@@ -83,7 +87,9 @@ def changed_pool(started: RunStarted, overrides: Sequence[str]) -> PoolConfig:
     for override in overrides:
         key, sign, text = (part.strip() for part in override.partition("="))
         if not sign or not key.startswith("pool."):
-            raise ConfigError(f"--set {override!r}: only pool.key=value can be read anew; other settings need `rods fork`")
+            raise ConfigError(
+                f"--set {override!r}: only pool.key=value can be read anew; other settings need `rods fork`"
+            )
         put(tree, key.split("."), parsed_value(text))
     return validated(tree, f"rescoring of {started.run_id}").pool
 
@@ -91,8 +97,11 @@ def changed_pool(started: RunStarted, overrides: Sequence[str]) -> PoolConfig:
 def figures(reading: Counterfactual) -> dict:
     """A reading in numbers."""
     return {
-        "mean_reward": reading.mean_reward, "zones": dict(sorted(reading.zones.items())), "zone_variance": reading.variance,
-        "signals": len(reading.signals), "injected": sum(map(len, reading.injected.values())),
+        "mean_reward": reading.mean_reward,
+        "zones": dict(sorted(reading.zones.items())),
+        "zone_variance": reading.variance,
+        "signals": len(reading.signals),
+        "injected": sum(map(len, reading.injected.values())),
         "retired": len(reading.retired),
     }
 
@@ -101,7 +110,8 @@ def members(reading: Counterfactual) -> dict[str, set]:
     """What a reading makes of the tasks: (step, task id) of boundary observations and signals, (epoch, task id) of
     injections, task ids of retirements."""
     return {
-        "boundary": reading.boundary, "signals": reading.signals,
+        "boundary": reading.boundary,
+        "signals": reading.signals,
         "injected": {(epoch, task_id) for epoch, task_ids in reading.injected.items() for task_id in task_ids},
         "retired": set(reading.retired),
     }
@@ -117,7 +127,9 @@ def changes(was: Counterfactual, would: Counterfactual) -> dict[str, list]:
     return found
 
 
-def show(name: str | None, verifier: Verifier, overrides: Sequence[str], runs: Path, as_json: bool, console: Console) -> None:
+def show(
+    name: str | None, verifier: Verifier, overrides: Sequence[str], runs: Path, as_json: bool, console: Console
+) -> None:
     """Print recorded and rescored figures side by side, and which tasks change sides.
 
     Raises:
@@ -131,10 +143,21 @@ def show(name: str | None, verifier: Verifier, overrides: Sequence[str], runs: P
     would = reread(events, rescorer_of(verifier, folder, events), config)
     changed = changes(was, would)
     if as_json:
-        print(json.dumps({"run_id": folder.run_id, "verifier": verifier.value, "recorded": figures(was),
-                          "rescored": figures(would), **changed}))
+        print(
+            json.dumps(
+                {
+                    "run_id": folder.run_id,
+                    "verifier": verifier.value,
+                    "recorded": figures(was),
+                    "rescored": figures(would),
+                    **changed,
+                }
+            )
+        )
         return
-    table = Table(box=None, pad_edge=False, title=f"{folder.run_id}, {verifier.value} {' '.join(overrides)}", title_justify="left")
+    table = Table(
+        box=None, pad_edge=False, title=f"{folder.run_id}, {verifier.value} {' '.join(overrides)}", title_justify="left"
+    )
     for heading in ("figure", "recorded", "rescored"):
         table.add_column(heading)
     before, after = flat(figures(was)), flat(figures(would))

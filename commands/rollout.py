@@ -21,32 +21,42 @@ from commands.sampling import of_worker
 from commands.seeds import training_tasks
 from commands.trainer import policy_folder, tool_schema_hash
 from schemas.events import RunStarted
-from streams.connection import Connection
-from streams.kafka_log import KafkaLog
-from streams.log import Log, LogGap, LogUnavailable
-from streams.reader import EventReader
-from streams.topics import partitions_of
-from trainer.episodes import EpisodeMaker
-from trainer.held_weights import WrongWeights
-from trainer.live_episode import NotWhatWasAsked
-from trainer.rollout_worker import RolloutWorker, WorkerSetup
-from trainer.sampling_format import FormatMismatch, SamplingFormat, load_template, refuse_mismatch
+from streams.log.connection import Connection
+from streams.log.kafka import KafkaLog
+from streams.log.port import Log, LogGap, LogUnavailable
+from streams.log.reader import EventReader
+from streams.log.topics import partitions_of
+from trainer.policy.sampling_format import FormatMismatch, SamplingFormat, load_template, refuse_mismatch
+from trainer.rollouts.episodes import EpisodeMaker
+from trainer.rollouts.held_weights import WrongWeights
+from trainer.rollouts.live_episode import NotWhatWasAsked
+from trainer.rollouts.token_choice import NonFiniteLogits
+from trainer.rollouts.vllm_client import VllmError
+from trainer.rollouts.worker import RolloutWorker, WorkerSetup
 from trainer.setup import NothingCame
-from trainer.token_choice import NonFiniteLogits
 from trainer.view import WORKER_TOPICS
-from trainer.vllm_client import VllmError
-from trainer.weight_sync import WeightSyncFailed
+from trainer.weights.sync import WeightSyncFailed
 
 logger = logging.getLogger("rods.rollout")
 FAILURES = (
-    FormatMismatch, LogGap, LogUnavailable, NonFiniteLogits, NotWhatWasAsked, NothingCame, VllmError, WeightSyncFailed, WrongWeights,
+    FormatMismatch,
+    LogGap,
+    LogUnavailable,
+    NonFiniteLogits,
+    NotWhatWasAsked,
+    NothingCame,
+    VllmError,
+    WeightSyncFailed,
+    WrongWeights,
 )
 WORKER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 RUN_PATIENCE_S = 600.0
 POLL_S = 0.5
 
 
-def run_started(connection: Connection, run_id: str, should_stop: Callable[[], bool], patience_s: float) -> RunStarted | None:
+def run_started(
+    connection: Connection, run_id: str, should_stop: Callable[[], bool], patience_s: float
+) -> RunStarted | None:
     """The opening of a run, waited for; ``None`` if asked to stop meanwhile.
 
     Raises:
@@ -61,15 +71,22 @@ def run_started(connection: Connection, run_id: str, should_stop: Callable[[], b
             if started is not None:
                 return started
             if time.monotonic() > give_up_s:
-                raise NothingCame(f"RunStarted of run {run_id} did not come within {patience_s:.0f} s; is its trainer running?")
+                raise NothingCame(
+                    f"RunStarted of run {run_id} did not come within {patience_s:.0f} s; is its trainer running?"
+                )
     finally:
         log.close()
     return None
 
 
 def play(
-    connection: Connection, log: Log, run_id: str, name: str, should_stop: Callable[[], bool],
-    on_ready: Callable[[], None] = lambda: None, url: str = "",
+    connection: Connection,
+    log: Log,
+    run_id: str,
+    name: str,
+    should_stop: Callable[[], bool],
+    on_ready: Callable[[], None] = lambda: None,
+    url: str = "",
 ) -> None:
     """Play groups of a run until it is finished.
 
@@ -96,10 +113,17 @@ def play(
     own = SamplingFormat.of(template, tokenizer, tool_schema_hash(training_tasks(config)))
     refuse_mismatch(own, started, name)
     setup = WorkerSetup(
-        run_id=run_id, name=name, config=config.trainer, seed=config.run.seed,
-        weights=of_worker(config, run_id, name, path, template, url), new_episode=EpisodeMaker(template.parser), log=log,
+        run_id=run_id,
+        name=name,
+        config=config.trainer,
+        seed=config.run.seed,
+        weights=of_worker(config, run_id, name, path, template, url),
+        new_episode=EpisodeMaker(template.parser),
+        log=log,
         reader=EventReader(KafkaLog(connection), WORKER_TOPICS, partitions_of(connection), run_id, name),
-        format_hash=own.digest, stop_ids=template.stop_ids, should_stop=should_stop,
+        format_hash=own.digest,
+        stop_ids=template.stop_ids,
+        should_stop=should_stop,
     )
     on_ready()
     worker = RolloutWorker(setup)
@@ -116,7 +140,7 @@ def serve(config: RunConfig, run_id: str, name: str, url: str) -> None:
     """
     from commands.service import await_broker, prepare, stack_connection
     from streams.health import serve_if_asked
-    from streams.topics import ensure_topics
+    from streams.log.topics import ensure_topics
 
     connection, stop = stack_connection(config), prepare()
     await_broker(lambda: ensure_topics(connection))
@@ -136,7 +160,14 @@ def main() -> None:
     context = context_from_arguments(__doc__, rest)
     stop: threading.Event = context.stop
     try:
-        play(context.connection, context.producer(options.name), context.folder.run_id, options.name, stop.is_set, context.ready)
+        play(
+            context.connection,
+            context.producer(options.name),
+            context.folder.run_id,
+            options.name,
+            stop.is_set,
+            context.ready,
+        )
     except FAILURES as error:
         logger.error("%s", error)
         raise SystemExit(1) from error

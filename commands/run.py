@@ -12,20 +12,20 @@ from pathlib import Path
 
 from rich.console import Console
 
+from analysis.summary import RunFacts, summary_of
 from commands.config import RunConfig, validated
 from commands.fleet import BrokerLost, Fleet
 from commands.folder import RunFolder, find_run
 from commands.report import report_html
 from commands.view import View, epochs_table, summary_table
 from schemas import TOPICS
-from streams.archive import ArchiveLog
-from streams.kafka_log import KafkaLog
-from streams.keeper import INPUT_TOPICS
-from streams.lag import LagMeter
-from streams.log import LogUnavailable, Place
-from streams.observer import Observer
-from streams.summary import RunFacts, summary_of
-from streams.topics import partitions_of
+from streams.archive.segments import ArchiveLog
+from streams.log.kafka import KafkaLog
+from streams.log.lag import LagMeter
+from streams.log.observer import Observer
+from streams.log.port import LogUnavailable, Place
+from streams.log.topics import partitions_of
+from streams.pool.keeper import INPUT_TOPICS
 
 FACT_TOPICS = tuple(topic for topic in TOPICS if topic != "trajectories")
 POLL_S = 0.25

@@ -6,18 +6,18 @@ import re
 from pathlib import Path
 
 from commands.config import ConfigError, RunConfig
-from trainer.held_weights import EngineWeights, FolderWeights, ServerWeights
-from trainer.hf_sampler import HFSampler
-from trainer.policy import Policy, load_policy
-from trainer.rollout_worker import HeldWeights
-from trainer.sampler import Sampler
-from trainer.serving_copy import write_serving_copy
-from trainer.template import Template
-from trainer.vllm_client import VllmClient
-from trainer.vllm_engine_sampler import VllmEngineSampler, vllm_engine
-from trainer.vllm_server_sampler import VllmServerSampler
-from trainer.weight_sync import FolderSync, ServerSettings, VllmSync, WeightSync, by_files
-from trainer.weight_transfer import NcclTransfer
+from trainer.policy.loading import Policy, load_policy
+from trainer.policy.serving_copy import write_serving_copy
+from trainer.policy.template import Template
+from trainer.rollouts.held_weights import EngineWeights, FolderWeights, ServerWeights
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.sampler import Sampler
+from trainer.rollouts.vllm_client import VllmClient
+from trainer.rollouts.vllm_engine_sampler import VllmEngineSampler, vllm_engine
+from trainer.rollouts.vllm_server_sampler import VllmServerSampler
+from trainer.rollouts.worker import HeldWeights
+from trainer.weights.sync import FolderSync, ServerSettings, VllmSync, WeightSync, by_files
+from trainer.weights.transfer import NcclTransfer
 
 
 def scratch_folder(config: RunConfig, run_id: str, name: str) -> Path:
@@ -40,7 +40,8 @@ def in_process(config: RunConfig, run_id: str, name: str, policy: Policy) -> Vll
     vllm, folder = config.trainer.vllm, scratch_folder(config, run_id, name)
     write_serving_copy(policy.model, folder, policy.tokenizer)
     sampler = VllmEngineSampler(
-        vllm_engine(folder, dict(vllm.engine)), policy.template, folder, vllm.probe_tolerance, vllm.sync_deadline_s)
+        vllm_engine(folder, dict(vllm.engine)), policy.template, folder, vllm.probe_tolerance, vllm.sync_deadline_s
+    )
     sampler.prove_way(policy.model)
     return sampler
 
@@ -56,7 +57,8 @@ def server_syncs(config: RunConfig, run_id: str) -> tuple[WeightSync, ...]:
         raise ConfigError("trainer.sampler is vllm_server but trainer.vllm.urls is empty: name the servers")
     settings = ServerSettings(vllm.sync_deadline_s, vllm.probe_tolerance, config.trainer.temperature)
     transfers = [
-        by_files(scratch_folder(config, run_id, f"server-{number}")) if vllm.transport == "files"
+        by_files(scratch_folder(config, run_id, f"server-{number}"))
+        if vllm.transport == "files"
         else NcclTransfer(vllm.master_address, vllm.master_port + number)
         for number in range(len(vllm.urls))
     ]

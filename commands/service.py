@@ -23,11 +23,11 @@ from rich.console import Console
 from commands.config import ConfigError, RunConfig
 from commands.folder import RunFolder
 from schemas import registry as schema_registry
-from streams.connection import Connection
 from streams.health import PORT, probe, serve_if_asked
-from streams.kafka_log import KafkaLog
-from streams.log import LogUnavailable
-from streams.topics import ensure_topics, partitions_of
+from streams.log.connection import Connection
+from streams.log.kafka import KafkaLog
+from streams.log.port import LogUnavailable
+from streams.log.topics import ensure_topics, partitions_of
 
 logger = logging.getLogger("rods.service")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
@@ -103,7 +103,7 @@ def init_topics(config: RunConfig, console: Console) -> None:
 
 def worker(config: RunConfig, datadir: Path, app_id: str, ready_file: Path | None) -> None:
     """Run one pool worker; start as many as there are partitions of decision topics."""
-    from streams.worker import WorkerSettings, run
+    from streams.pool.worker import WorkerSettings, run
 
     connection = stack_connection(config)
     ready = ready_file or datadir / "ready"
@@ -121,8 +121,8 @@ def archiver(config: RunConfig, archive: Path) -> None:
     Raises:
         LogUnavailable, LogGap: with the reason; what was copied is durable.
     """
-    from streams.archive import ArchiveLog
-    from streams.archiver import mirror
+    from streams.archive.archiver import mirror
+    from streams.archive.segments import ArchiveLog
 
     connection, stop = stack_connection(config), prepare()
     await_broker(lambda: ensure_topics(connection))

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.tap import Tail
 from commands.config import ConfigError, load_config
 from commands.folder import RunFolder, find_run
 from schemas import TOPICS, Event
 from schemas.events import RunStarted
-from streams.archive import ArchiveLog, partitions_in
-from streams.archive_tail import ArchiveTail
-from streams.connection import Connection
-from streams.discovery import existing, partitions_on, sized
-from streams.kafka_log import KafkaLog
-from streams.log import Log, Record
-from streams.scan import LogTail, scan_archive, scan_log, scanned
-from streams.tap import Tail
+from streams.archive.scan import LogTail, scan_archive, scan_log, scanned
+from streams.archive.segments import ArchiveLog, partitions_in
+from streams.archive.tail import ArchiveTail
+from streams.log.connection import Connection
+from streams.log.discovery import existing, partitions_on, sized
+from streams.log.kafka import KafkaLog
+from streams.log.port import Log, Record
 
 ADDRESS = re.compile(r"[\w.\-\[\]:]+:\d+(,[\w.\-\[\]:]+:\d+)*")
 FACTS = tuple(topic for topic in TOPICS if topic not in ("trajectories", "dead-letters"))

@@ -8,11 +8,11 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from analysis.event_values import table_name
 from commands.analysis import analysis_extra, mendable, visible
 from commands.source import archive_folder
 from schemas import BY_NAME
-from streams.archive_index import require_whole
-from streams.event_values import table_name
+from streams.archive.index import require_whole
 
 MAX_ROWS_SHOWN = 200
 
@@ -27,7 +27,7 @@ def ask(query: str, name: str | None, export: Path | None, runs: Path, as_json: 
     with analysis_extra("sql"):
         import duckdb
 
-        from streams.sql_views import NoExport, described, open_archive, open_export
+        from analysis.sql_views import NoExport, described, open_archive, open_export
     if not query.strip():
         list_views(described(), as_json, console)
         return

@@ -8,12 +8,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from analysis.summary import summary_of
 from commands.folder import RunFolder, find_run
 from commands.run import facts_of
 from commands.view import epochs_table, panel, summary_table
-from streams.archive import ArchiveLog
-from streams.observer import Observer
-from streams.summary import summary_of
+from streams.archive.segments import ArchiveLog
+from streams.log.observer import Observer
 from synthesizer.yields import Yields, section_of
 
 SYNTHESIS_TOPICS = ("tasks", "boundary-signals", "synthesis-outcomes", "batches")

@@ -15,11 +15,11 @@ from environments.interface import EnvironmentUnavailable
 from schemas import Event
 from schemas.events import RunFinished, RunOutcome, RunStarted
 from schemas.registry import RegistryUnavailable, SchemaRefused
-from streams.connection import Connection
-from streams.kafka_log import KafkaLog
-from streams.log import LogUnavailable
-from streams.observer import Observer
-from streams.topics import partitions_of
+from streams.log.connection import Connection
+from streams.log.kafka import KafkaLog
+from streams.log.observer import Observer
+from streams.log.port import LogUnavailable
+from streams.log.topics import partitions_of
 from synthesizer.backends import UnknownBackend
 from synthesizer.llm.model import ModelRefused
 

@@ -90,9 +90,7 @@ def _signal(task: Task, draw: int) -> BoundaryDetected:
         category=task.category,
         step=draw,
         epoch=0,
-        evidence=Evidence(
-            step=draw, num_rollouts=1, num_valid=1, mean=0.5, variance=0.25, phi=1.0, zone=Zone.BOUNDARY
-        ),
+        evidence=Evidence(step=draw, num_rollouts=1, num_valid=1, mean=0.5, variance=0.25, phi=1.0, zone=Zone.BOUNDARY),
         rank=0,
         quota=1,
         root_task_id=task.task_id,

@@ -8,10 +8,10 @@ import os
 
 from commands.process import ProcessContext, context_from_arguments
 from environments.registry import load_tasks
-from streams.kafka_log import KafkaLog
-from streams.log import LogUnavailable
-from streams.membership import Membership, PlacedReader
-from streams.topics import partitions_of
+from streams.log.kafka import KafkaLog
+from streams.log.port import LogUnavailable
+from streams.log.topics import partitions_of
+from streams.pool.membership import Membership, PlacedReader
 from synthesizer.backends import UnknownBackend, backend_named
 from synthesizer.book import TaskBook
 from synthesizer.llm.model import ModelRefused

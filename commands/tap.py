@@ -15,14 +15,14 @@ from typing import BinaryIO
 
 import orjson
 
+from analysis.event_values import event_types_of, plain, topics_of
+from analysis.tap import BadSelection, Selection, chosen, chosen_values, following, moment_ms, parse_condition, subject
 from commands.analysis import analysis_extra, mendable, visible
 from commands.config import ConfigError
 from commands.source import Source, open_source
 from schemas import BY_NAME, CATALOGUE, TOPICS, Undecodable, as_record
-from streams.event_values import event_types_of, plain, topics_of
-from streams.log import Record, now_ms
-from streams.scan import Scanned
-from streams.tap import BadSelection, Selection, chosen, chosen_values, following, moment_ms, parse_condition, subject
+from streams.archive.scan import Scanned
+from streams.log.port import Record, now_ms
 
 FORMATS = ("table", "jsonl", "parquet", "arrow")
 COLUMNAR = FORMATS[2:]
@@ -37,9 +37,20 @@ MARKER = "!!"
 
 
 def listen(
-    topic: str, name: str | None, runs: Path, *, run_id: str = "", since: str = "", until: str = "",
-    where: Sequence[str] = (), follow: bool = False, limit: int = 0, style: str = "table", out: Path | None = None,
-    unpack: bool = False, stop: Callable[[], bool] = lambda: False,
+    topic: str,
+    name: str | None,
+    runs: Path,
+    *,
+    run_id: str = "",
+    since: str = "",
+    until: str = "",
+    where: Sequence[str] = (),
+    follow: bool = False,
+    limit: int = 0,
+    style: str = "table",
+    out: Path | None = None,
+    unpack: bool = False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> int:
     """Write the wanted records; returns how many.
 
@@ -48,7 +59,7 @@ def listen(
         name: run, archive folder or broker; the newest run if ``None``.
         runs: folder of the run folders.
         run_id: only this run.
-        since, until: moments as :func:`streams.tap.moment_ms` reads them.
+        since, until: moments as :func:`analysis.tap.moment_ms` reads them.
         where: comparisons; all must hold.
         follow: go on at the end of the log.
         limit: stop after so many; 0 for no limit.
@@ -67,7 +78,9 @@ def listen(
     try:
         with analysis_extra(f"tap --format {style}"):
             if style in COLUMNAR:
-                return write_columns(source, selection, follow, stop, limit, ColumnSink(style, selection.event_types[0], out, unpack))
+                return write_columns(
+                    source, selection, follow, stop, limit, ColumnSink(style, selection.event_types[0], out, unpack)
+                )
             text_of = line_of if style == "table" else lambda item: json_line(item, unpack)
             return write_lines(source, selection, follow, stop, limit, LineSink(out, text_of))
     finally:
@@ -90,7 +103,7 @@ def write_columns(
     source: Source, selection: Selection, follow: bool, stop: Callable[[], bool], limit: int, sink: ColumnSink
 ) -> int:
     """Write the wanted events in batches; returns how many. A record that is no event is named on standard error."""
-    from streams.export import without_cycle_collection
+    from analysis.export import without_cycle_collection
 
     def tell(record: Record, error: Undecodable) -> None:
         print(f"{record.topic}-{record.partition}@{record.offset}: no event: {error}", file=sys.stderr)
@@ -110,7 +123,11 @@ def first(items: Iterable, limit: int) -> Iterator:
 
 
 def records(
-    source: Source, selection: Selection, follow: bool, stop: Callable[[], bool], after_read: Callable[[], None] = lambda: None
+    source: Source,
+    selection: Selection,
+    follow: bool,
+    stop: Callable[[], bool],
+    after_read: Callable[[], None] = lambda: None,
 ) -> Iterator[Record]:
     """Records of the topics that a selection needs, up to their end now or as they come until ``until`` has passed."""
     topics = topics_of(selection.event_types)
@@ -261,8 +278,8 @@ class ColumnSink(AbstractContextManager):
     def __enter__(self) -> Callable[[Row], None]:
         import pyarrow as pa
 
-        from streams.arrow_tables import schema_for
-        from streams.export import writer_for
+        from analysis.arrow_tables import schema_for
+        from analysis.export import writer_for
 
         self._file: BinaryIO = self._part.open("wb") if self._part else sys.stdout.buffer
         if self._style == "parquet":
@@ -286,7 +303,7 @@ class ColumnSink(AbstractContextManager):
             self._flush()
 
     def _flush(self) -> None:
-        from streams.arrow_tables import table_of
+        from analysis.arrow_tables import table_of
 
         table = table_of(self._event_type, self._rows, self._unpack)
         self._rows, self._num_bytes = [], 0

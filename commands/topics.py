@@ -14,8 +14,13 @@ from schemas.definitions import fingerprint_of, schema_of
 def show(as_json: bool, console: Console) -> None:
     """Print every event type with topic, key, schema fingerprint and meaning."""
     rows = [
-        {"topic": entry.topic, "event": entry.name, "key": entry.key, "fingerprint": fingerprint_of(schema_of(entry.name)).hex(),
-         "doc": schema_of(entry.name)["doc"]}
+        {
+            "topic": entry.topic,
+            "event": entry.name,
+            "key": entry.key,
+            "fingerprint": fingerprint_of(schema_of(entry.name)).hex(),
+            "doc": schema_of(entry.name)["doc"],
+        }
         for entry in CATALOGUE
     ]
     if as_json:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from analysis.summary import HELDOUT
 from commands.config import RunConfig
 from commands.process import ProcessContext, context_from_arguments
 from commands.sampling import of_trainer
@@ -20,33 +21,42 @@ from commands.seeds import heldout_tasks, training_tasks
 from environments.registry import environment
 from schemas import Event, make
 from schemas.events import RunOutcome, RunStarted, StageStarted, StepCompleted, Task, TaskSeeded
-from streams.kafka_log import KafkaLog
-from streams.log import LogGap, LogUnavailable
-from streams.reader import EventReader
-from streams.summary import HELDOUT
-from streams.topics import partitions_of
-from trainer.checkpoint import BrokenCheckpoint
+from streams.log.kafka import KafkaLog
+from streams.log.port import LogGap, LogUnavailable
+from streams.log.reader import EventReader
+from streams.log.topics import partitions_of
 from trainer.curriculum import Opening, StagePlan, first_opening, next_opening, planned_epochs
-from trainer.engines import EngineUnavailable, engine_of, is_follower
-from trainer.episodes import EpisodeMaker, UnplayableTask
 from trainer.evaluation import Suite
-from trainer.live_episode import NotWhatWasAsked
 from trainer.loop import train
-from trainer.policy import Policy, load_policy
-from trainer.sampling_format import FormatMismatch, SamplingFormat, refuse_mismatch
+from trainer.policy.loading import Policy, load_policy
+from trainer.policy.sampling_format import FormatMismatch, SamplingFormat, refuse_mismatch
+from trainer.rollouts.episodes import EpisodeMaker, UnplayableTask
+from trainer.rollouts.live_episode import NotWhatWasAsked
+from trainer.rollouts.token_choice import NonFiniteLogits
+from trainer.rollouts.vllm_client import VllmError
 from trainer.setup import DigestMismatch, NothingCame, TrainerSetup
-from trainer.token_choice import NonFiniteLogits
 from trainer.trackers import TrackedLog, opened
+from trainer.update.engines import EngineUnavailable, engine_of, is_follower
 from trainer.view import LIVE_TOPICS, TOPICS, RunView
-from trainer.vllm_client import VllmError
-from trainer.weight_sync import WeightSyncFailed
-from trainer.weights import weights_digest
+from trainer.weights.checkpoint import BrokenCheckpoint
+from trainer.weights.digest import weights_digest
+from trainer.weights.sync import WeightSyncFailed
 
 logger = logging.getLogger("rods.trainer")
 ASSET = Path(__file__).parent.parent / "trainer" / "assets" / "default-policy"
 FAILURES = (
-    BrokenCheckpoint, DigestMismatch, EngineUnavailable, FormatMismatch, LogGap, LogUnavailable, NonFiniteLogits, NotWhatWasAsked, NothingCame,
-    UnplayableTask, VllmError, WeightSyncFailed,
+    BrokenCheckpoint,
+    DigestMismatch,
+    EngineUnavailable,
+    FormatMismatch,
+    LogGap,
+    LogUnavailable,
+    NonFiniteLogits,
+    NotWhatWasAsked,
+    NothingCame,
+    UnplayableTask,
+    VllmError,
+    WeightSyncFailed,
 )
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "fastavro", "bfcl-eval")
 
@@ -72,7 +82,9 @@ def processor_name() -> str:
     """The processor's model as the system names it: another one may give other last bits."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
 
 
 def tool_schema_hash(tasks: Sequence[Task]) -> str:
@@ -90,7 +102,12 @@ def stage_plans(config: RunConfig) -> list[StagePlan]:
 
 
 def stage_started(
-    config: RunConfig, run_id: str, opening: Opening, begun: Sequence[StageStarted], first_step: int, tasks: Sequence[Task]
+    config: RunConfig,
+    run_id: str,
+    opening: Opening,
+    begun: Sequence[StageStarted],
+    first_step: int,
+    tasks: Sequence[Task],
 ) -> StageStarted:
     """The event of one curriculum stage, or of a further piece of one that has not converged.
 
@@ -104,8 +121,15 @@ def stage_started(
     """
     stage = config.stages[opening.stage]
     return make(
-        StageStarted, run_id, stage=opening.name, ordinal=len(begun), reward=stage.reward, synthesis=stage.synthesis,
-        first_step=first_step, first_epoch=planned_epochs(begun), num_epochs=opening.num_epochs,
+        StageStarted,
+        run_id,
+        stage=opening.name,
+        ordinal=len(begun),
+        reward=stage.reward,
+        synthesis=stage.synthesis,
+        first_step=first_step,
+        first_epoch=planned_epochs(begun),
+        num_epochs=opening.num_epochs,
         task_ids=tuple(task.task_id for task in tasks if task.category.value in stage.categories),
     )
 
@@ -122,13 +146,20 @@ def opening(context: ProcessContext, policy: Policy, tasks: Sequence[Task]) -> l
     """RunStarted and every seed."""
     config, run_id = context.config, context.folder.run_id
     started = make(
-        RunStarted, run_id, config_json=config.as_json(), seed=config.run.seed,
-        versions=installed_versions(config.tasks.environment), template_hash=policy.template.digest,
+        RunStarted,
+        run_id,
+        config_json=config.as_json(),
+        seed=config.run.seed,
+        versions=installed_versions(config.tasks.environment),
+        template_hash=policy.template.digest,
         tokenizer_hash=hashlib.sha256(policy.tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
-        tool_schema_hash=tool_schema_hash(tasks), weights_digest=weights_digest(policy.model),
+        tool_schema_hash=tool_schema_hash(tasks),
+        weights_digest=weights_digest(policy.model),
     )
-    seeded = [make(TaskSeeded, run_id, caused_by=started.event_id, task=task, position=position)
-              for position, task in enumerate(tasks)]
+    seeded = [
+        make(TaskSeeded, run_id, caused_by=started.event_id, task=task, position=position)
+        for position, task in enumerate(tasks)
+    ]
     return [started, *seeded]
 
 
@@ -154,24 +185,41 @@ def work(context: ProcessContext) -> RunOutcome:
         engine.follow()
         return RunOutcome.COMPLETED
     tasks = training_tasks(config)
-    log = TrackedLog(context.producer("trainer"), opened(
-        config.trainer.trackers, context.folder.path, run_id, json.loads(config.as_json())))
+    log = TrackedLog(
+        context.producer("trainer"),
+        opened(config.trainer.trackers, context.folder.path, run_id, json.loads(config.as_json())),
+    )
     partitions = partitions_of(context.connection)
-    heard = {event.event_id: event for event in EventReader(log, ("runs", "tasks"), partitions, run_id, "trainer").catch_up()}
-    first = [*opening(context, policy, tasks),
-             stage_started(config, run_id, first_opening(stage_plans(config)), (), 1, tasks)]
+    heard = {
+        event.event_id: event for event in EventReader(log, ("runs", "tasks"), partitions, run_id, "trainer").catch_up()
+    }
+    first = [
+        *opening(context, policy, tasks),
+        stage_started(config, run_id, first_opening(stage_plans(config)), (), 1, tasks),
+    ]
     own = SamplingFormat(first[0].template_hash, first[0].tokenizer_hash, first[0].tool_schema_hash)
     refuse_mismatch(own, heard.get(first[0].event_id, first[0]), "trainer")
     log.append([event for event in first if event.event_id not in heard])
     sampler, syncs = of_trainer(config, run_id, context.folder.path, policy)
     topics = LIVE_TOPICS if config.trainer.rollouts == "workers" else TOPICS
     setup = TrainerSetup(
-        run_id=run_id, seed=config.run.seed, config=config.trainer, engine=engine,
-        sampler=sampler, new_episode=EpisodeMaker(policy.template.parser),
-        suites=suites(config), tokenizer=policy.tokenizer, checkpoints=context.folder.checkpoints, log=log,
+        run_id=run_id,
+        seed=config.run.seed,
+        config=config.trainer,
+        engine=engine,
+        sampler=sampler,
+        new_episode=EpisodeMaker(policy.template.parser),
+        suites=suites(config),
+        tokenizer=policy.tokenizer,
+        checkpoints=context.folder.checkpoints,
+        log=log,
         reader=EventReader(KafkaLog(context.connection), topics, partitions, run_id, "trainer"),
-        patience_s=config.trainer.patience_s, should_stop=context.stop.is_set, next_stage=lambda done, view: stage_after(done, view, config, tasks),
-        syncs=syncs, format_hash=own.digest, stop_ids=policy.template.stop_ids,
+        patience_s=config.trainer.patience_s,
+        should_stop=context.stop.is_set,
+        next_stage=lambda done, view: stage_after(done, view, config, tasks),
+        syncs=syncs,
+        format_hash=own.digest,
+        stop_ids=policy.template.stop_ids,
     )
     context.ready()
     try:

@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from streams.pool import Pool
-from streams.summary import RunFacts, fork_text, reward_by_epoch
+from analysis.summary import RunFacts, fork_text, reward_by_epoch
+from streams.pool.pool import Pool
 
 ZONE_STYLE = {"hard": "red", "boundary": "yellow", "mastered": "green", "unknown": "dim"}
 
@@ -46,8 +46,10 @@ def batch_reward(facts: RunFacts) -> float | None:
 def outcomes_text(facts: RunFacts) -> str:
     """Signals and how they ended."""
     failed = ", ".join(f"{name} {count}" for name, count in facts.failures.most_common(3))
-    return (f"{facts.counts['BoundaryDetected']} signals, {facts.counts['TaskSynthesized']} variants, "
-            f"{facts.counts['SynthesisFailed']} failed{f' ({failed})' if failed else ''}")
+    return (
+        f"{facts.counts['BoundaryDetected']} signals, {facts.counts['TaskSynthesized']} variants, "
+        f"{facts.counts['SynthesisFailed']} failed{f' ({failed})' if failed else ''}"
+    )
 
 
 def pool_text(facts: RunFacts) -> str:
@@ -55,8 +57,10 @@ def pool_text(facts: RunFacts) -> str:
     if facts.pool.last_epoch < 0:
         return "not planned yet"
     plan = facts.pool.epochs[facts.pool.last_epoch]
-    return (f"{plan.num_human} human + {plan.num_generated} generated, {plan.num_queued} waiting, "
-            f"{facts.counts['TaskRetired']} retired")
+    return (
+        f"{plan.num_human} human + {plan.num_generated} generated, {plan.num_queued} waiting, "
+        f"{facts.counts['TaskRetired']} retired"
+    )
 
 
 def panel(facts: RunFacts, lag: int | None, activity: str) -> Panel:
@@ -67,8 +71,11 @@ def panel(facts: RunFacts, lag: int | None, activity: str) -> Panel:
     plan = pool.epochs.get(pool.last_epoch)
     if plan is not None:
         done = max(0, min(plan.num_steps, step - plan.first_step + 1))
-        grid.add_row(f"epoch {plan.epoch + 1} of {num_epochs(pool)}", ProgressBar(plan.num_steps, done, width=40),
-                     f"step {step}, {done} of {plan.num_steps} in this epoch")
+        grid.add_row(
+            f"epoch {plan.epoch + 1} of {num_epochs(pool)}",
+            ProgressBar(plan.num_steps, done, width=40),
+            f"step {step}, {done} of {plan.num_steps} in this epoch",
+        )
     grid.add_row("reward", number(batch_reward(facts)), activity)
     grid.add_row("zones", zones_text(facts.zones()), "")
     grid.add_row("pool", pool_text(facts), "")
@@ -82,8 +89,10 @@ def step_line(facts: RunFacts) -> str:
     step = facts.last_step
     seconds = sum(step.timings_ms.values()) / 1000
     zones = ", ".join(f"{count} {zone}" for zone, count in sorted(facts.zones().items()))
-    return (f"step {step.step:3d}  epoch {step.epoch + 1}/{num_epochs(facts.pool)}  reward {number(batch_reward(facts))}  "
-            f"zones {zones}  pool {pool_text(facts)}  {seconds:.1f} s")
+    return (
+        f"step {step.step:3d}  epoch {step.epoch + 1}/{num_epochs(facts.pool)}  reward {number(batch_reward(facts))}  "
+        f"zones {zones}  pool {pool_text(facts)}  {seconds:.1f} s"
+    )
 
 
 class View:
@@ -126,8 +135,14 @@ def epochs_table(facts: RunFacts) -> Table:
     for heading in ("epoch", "human reward", "human", "generated", "injected", "retired", "waiting"):
         table.add_column(heading, justify="right")
     for epoch, reward, plan in reward_by_epoch(facts):
-        table.add_row(str(epoch + 1), number(reward), *(str(n) for n in (
-            plan.num_human, plan.num_generated, len(plan.injected), len(plan.retired), plan.num_queued)))
+        table.add_row(
+            str(epoch + 1),
+            number(reward),
+            *(
+                str(n)
+                for n in (plan.num_human, plan.num_generated, len(plan.injected), len(plan.retired), plan.num_queued)
+            ),
+        )
     return table
 
 
@@ -136,13 +151,25 @@ def summary_table(summary: dict) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     rows = [
         ("human seeds, mean progress reward", f"{number(summary['reward_first'])} -> {number(summary['reward_last'])}"),
-        ("held-out tasks, mean progress reward", f"{number(summary['heldout_reward_first'])} -> {number(summary['heldout_reward_last'])}"),
+        (
+            "held-out tasks, mean progress reward",
+            f"{number(summary['heldout_reward_first'])} -> {number(summary['heldout_reward_last'])}",
+        ),
         ("steps, epochs", f"{summary['steps']}, {summary['epochs']}"),
-        ("signals -> variants, failed", f"{summary['boundary_signals']} -> {summary['tasks_synthesized']}, {summary['synthesis_failed']}"),
-        ("variants injected, retired", f"{summary['tasks_injected']}, {summary['tasks_retired']} {summary['retire_reasons'] or ''}"),
+        (
+            "signals -> variants, failed",
+            f"{summary['boundary_signals']} -> {summary['tasks_synthesized']}, {summary['synthesis_failed']}",
+        ),
+        (
+            "variants injected, retired",
+            f"{summary['tasks_injected']}, {summary['tasks_retired']} {summary['retire_reasons'] or ''}",
+        ),
         ("first reward of injected variants", number(summary["injected_first_reward"])),
         ("reward variance by zone", ", ".join(f"{zone} {number(v)}" for zone, v in summary["zone_variance"].items())),
-        ("conservation", f"{summary['conservation']['missing']} missing, {summary['conservation']['duplicate']} duplicate"),
+        (
+            "conservation",
+            f"{summary['conservation']['missing']} missing, {summary['conservation']['duplicate']} duplicate",
+        ),
         ("weights", summary["weights_digest"][:16]),
     ]
     if summary["fork"]:

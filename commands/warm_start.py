@@ -17,8 +17,8 @@ from commands.config import ConfigError, RunConfig, parsed_value, put
 from commands.seeds import training_tasks
 from schemas.events import Task
 from synthesizer.scripted import variants
-from trainer.warm_start import Progress as Stage
-from trainer.warm_start import WarmStartConfig, warm_start
+from trainer.policy.warm_start import Progress as Stage
+from trainer.policy.warm_start import WarmStartConfig, warm_start
 
 
 def warm_start_config(config: RunConfig, overrides: Sequence[str]) -> WarmStartConfig:
@@ -26,7 +26,7 @@ def warm_start_config(config: RunConfig, overrides: Sequence[str]) -> WarmStartC
 
     Args:
         config: the run whose seeds are taught.
-        overrides: ``key=value`` texts over :class:`trainer.warm_start.WarmStartConfig`.
+        overrides: ``key=value`` texts over :class:`trainer.policy.warm_start.WarmStartConfig`.
 
     Raises:
         ConfigError: an override is wrong.
@@ -44,9 +44,19 @@ def warm_start_config(config: RunConfig, overrides: Sequence[str]) -> WarmStartC
 
 
 SHIPPED: dict = {
-    "policy": {"hidden_size": 128, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 32,
-               "intermediate_size": 256, "vocab_size": 1000},
-    "num_steps": 600, "num_copy_steps": 400, "seed_frac": 0.04, "label_smoothing": 0.03,
+    "policy": {
+        "hidden_size": 128,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 32,
+        "intermediate_size": 256,
+        "vocab_size": 1000,
+    },
+    "num_steps": 600,
+    "num_copy_steps": 400,
+    "seed_frac": 0.04,
+    "label_smoothing": 0.03,
 }
 """What the shipped policy was made with; see docs/default-run.md."""
 

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
+from analysis.chronicle import Chronicle
+from analysis.lineage import Link, UnknownId, lineage
 from commands.analysis import mendable, visible
 from commands.source import Source, open_source, the_run
 from schemas.events import TrajectoryRecorded
-from streams.chronicle import Chronicle
-from streams.lineage import Link, UnknownId, lineage
 
 STYLES = {
     "signal": "yellow",

@@ -149,9 +149,7 @@ def _structure(task: Task, tools: Mapping[str, ToolSchema]) -> Iterable[Finding]
                 yield Finding(task.task_id, index, Kind.WITHHELD_FUNCTION_UNUSED, name, detail)
 
 
-def _fit(
-    task: Task, turn: int, call: Call, tools: Mapping[str, ToolSchema], withheld: set[str]
-) -> Iterable[Finding]:
+def _fit(task: Task, turn: int, call: Call, tools: Mapping[str, ToolSchema], withheld: set[str]) -> Iterable[Finding]:
     if call.name not in tools:
         detail = f"not a function of {', '.join(task.involved_classes)}"
         yield Finding(task.task_id, turn, Kind.UNKNOWN_FUNCTION, call.name, detail)
@@ -230,7 +228,9 @@ def _derivable(
 
 def _is_scored(environment: Environment, state: State, call: Call, text: str) -> bool:
     """Whether other words in the place of this text would change the result or the public state."""
-    reworded = replace(call, arguments_json=call.arguments_json.replace(json.dumps(text, ensure_ascii=False), '"other"'))
+    reworded = replace(
+        call, arguments_json=call.arguments_json.replace(json.dumps(text, ensure_ascii=False), '"other"')
+    )
     before = environment.snapshot(state)
     outcomes = []
     for each in (call, reworded):

@@ -6,6 +6,19 @@ from schemas.events import EVENTS, Event
 from schemas.identity import content_hash, event_id, make
 
 __all__ = [
-    "BY_NAME", "CATALOGUE", "EVENTS", "Event", "InvalidEvent", "SPREAD_TOPICS", "TOPICS", "Undecodable",
-    "UnknownSchema", "as_record", "content_hash", "decode", "encode", "event_id", "make",
+    "BY_NAME",
+    "CATALOGUE",
+    "EVENTS",
+    "Event",
+    "InvalidEvent",
+    "SPREAD_TOPICS",
+    "TOPICS",
+    "Undecodable",
+    "UnknownSchema",
+    "as_record",
+    "content_hash",
+    "decode",
+    "encode",
+    "event_id",
+    "make",
 ]

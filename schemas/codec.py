@@ -156,7 +156,9 @@ def _framed(data: bytes) -> tuple[str, dict, int]:
         raise Undecodable(f"no header of a known framing in {len(data)} bytes starting with {data[:4].hex()!r}")
     known = _writers().get(data[2:HEADER_BYTES])
     if known is None:
-        raise UnknownSchema(f"schema fingerprint {data[2:HEADER_BYTES].hex()} is not in schemas/history; upgrade the reader")
+        raise UnknownSchema(
+            f"schema fingerprint {data[2:HEADER_BYTES].hex()} is not in schemas/history; upgrade the reader"
+        )
     return *known, HEADER_BYTES
 
 
@@ -174,8 +176,17 @@ def decode(data: bytes) -> Event:
     try:
         record = fastavro.schemaless_reader(body, writer, None if writer is parsed(name) else parsed(name))
         event = from_record(getattr(events, name), record)
-    except (EOFError, ValueError, TypeError, IndexError, KeyError, UnicodeDecodeError, OverflowError, MemoryError,
-            fastavro.read.SchemaResolutionError) as error:
+    except (
+        EOFError,
+        ValueError,
+        TypeError,
+        IndexError,
+        KeyError,
+        UnicodeDecodeError,
+        OverflowError,
+        MemoryError,
+        fastavro.read.SchemaResolutionError,
+    ) as error:
         raise Undecodable(f"{name}: body does not fit its schema: {error!r}") from error
     if body.tell() != len(data):
         raise Undecodable(f"{name}: {len(data) - body.tell()} bytes left over behind the body")

@@ -29,7 +29,7 @@ The id of an event is the first 32 hex digits of a SHA-256 over run, event type 
 partition; topic names get the configured prefix.
 
 "Written by" names the modules that build the event, "read by" those with a case for it. The archiver copies every
-topic, whatever is on it, and `streams/summary.py` counts every event by its type.
+topic, whatever is on it, and `analysis/summary.py` counts every event by its type.
 """
 
 
@@ -98,12 +98,18 @@ def event_section(entry: Entry, used: dict[tuple[str, str], list[str]]) -> list[
     identity = ", ".join(f"`{path}`" for path in entry.identity) or "nothing but the run"
     alias = f" `{entry.alias}` repeats the id." if entry.alias else ""
     return [
-        f"## {entry.name}", "", schema["doc"], "",
-        f"- Topic `{entry.topic}`, key `{entry.key}`.", f"- Identity: {identity}.{alias}",
+        f"## {entry.name}",
+        "",
+        schema["doc"],
+        "",
+        f"- Topic `{entry.topic}`, key `{entry.key}`.",
+        f"- Identity: {identity}.{alias}",
         f"- Fingerprint: `{fingerprint_of(schema).hex()}`.",
         f"- Written by: {modules_text(used.get((entry.name, 'written'), []))}.",
-        f"- Read by: {modules_text(used.get((entry.name, 'read'), []))}.", "",
-        *field_table(field for field in schema["fields"] if field["name"] not in shared), "",
+        f"- Read by: {modules_text(used.get((entry.name, 'read'), []))}.",
+        "",
+        *field_table(field for field in schema["fields"] if field["name"] not in shared),
+        "",
     ]
 
 
@@ -119,14 +125,26 @@ def topic_rows() -> list[str]:
     rows = ["| topic | partitions | events |", "|---|---|---|"]
     for topic in TOPICS:
         names = ", ".join(f"[{e.name}](#{e.name.lower()})" for e in CATALOGUE if e.topic == topic)
-        rows.append(f"| `{topic}` | {'records spread over all' if topic in SPREAD_TOPICS else 'one run in one'} | {names} |")
+        rows.append(
+            f"| `{topic}` | {'records spread over all' if topic in SPREAD_TOPICS else 'one run in one'} | {names} |"
+        )
     return rows
 
 
 def render() -> str:
     """The whole text of ``docs/events.md``."""
     used = users()
-    lines = [HEADER, "## Topics", "", *topic_rows(), "", "## Fields of every event", "", *field_table(shared_fields()), ""]
+    lines = [
+        HEADER,
+        "## Topics",
+        "",
+        *topic_rows(),
+        "",
+        "## Fields of every event",
+        "",
+        *field_table(shared_fields()),
+        "",
+    ]
     for entry in CATALOGUE:
         lines += event_section(entry, used)
     lines += ["## Shared types", ""]

@@ -12,8 +12,14 @@ from schemas.catalogue import CATALOGUE
 from schemas.definitions import AVSC, shared_types
 
 PRIMITIVES = {
-    "string": "str", "int": "int", "long": "int", "double": "float", "float": "float",
-    "boolean": "bool", "bytes": "bytes", "null": "None",
+    "string": "str",
+    "int": "int",
+    "long": "int",
+    "double": "float",
+    "float": "float",
+    "boolean": "bool",
+    "bytes": "bytes",
+    "null": "None",
 }
 HEADER = '''"""Typed, frozen event classes. Written by ``python -m schemas.generate``; do not edit."""
 
@@ -56,7 +62,7 @@ def record_source(schema: dict) -> str:
     lines = ["@dataclass(frozen=True, slots=True, kw_only=True)", f"class {schema['name']}:"]
     lines += [f'    """{schema["doc"]}', "", "    Attributes:"]
     lines += [f"        {field['name']}: {field['doc']}" for field in schema["fields"]]
-    lines += ['    """', "", f"    AVRO_NAME: ClassVar[str] = \"{schema['namespace']}.{schema['name']}\""]
+    lines += ['    """', "", f'    AVRO_NAME: ClassVar[str] = "{schema["namespace"]}.{schema["name"]}"']
     lines += [f"    {f['name']}: {annotation(f['type'])}{default(f)}" for f in schema["fields"]]
     return "\n".join(lines)
 

@@ -61,8 +61,14 @@ def head_of(data: bytes) -> Event | GroupHead:
         arrays = _arrays(num_rollouts).fullmatch(data, front.end()) if 0 < num_rollouts <= MOST else None
         if arrays is not None:
             return GroupHead(
-                event_id[1:].decode(), run_id[1:].decode(), task_id[1:].decode(), _number(step), num_rollouts,
-                _rewards(arrays[1], num_rollouts), data)
+                event_id[1:].decode(),
+                run_id[1:].decode(),
+                task_id[1:].decode(),
+                _number(step),
+                num_rollouts,
+                _rewards(arrays[1], num_rollouts),
+                data,
+            )
     return decode(data)
 
 
@@ -101,7 +107,7 @@ def _front() -> re.Pattern[bytes]:
 @cache
 def _arrays(count: int) -> re.Pattern[bytes]:
     """The fields from the first array on, for arrays of ``count`` items."""
-    fields = GROUP["fields"][len(list(takewhile(lambda field: not _is_array(field), GROUP["fields"]))):]
+    fields = GROUP["fields"][len(list(takewhile(lambda field: not _is_array(field), GROUP["fields"]))) :]
     return re.compile(b"".join(_field(field, count) for field in fields), re.DOTALL)
 
 

@@ -10,7 +10,13 @@ from schemas.codec import _framed, as_record, decode
 from schemas.definitions import parsed
 
 UNREADABLE = (
-    EOFError, ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError,
+    EOFError,
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    OverflowError,
+    MemoryError,
     fastavro.read.SchemaResolutionError,
 )
 

@@ -46,8 +46,13 @@ class Child:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as output:
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                env={**os.environ, **self.env}, start_new_session=True)
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.env},
+                start_new_session=True,
+            )
         return self
 
     @property
@@ -71,7 +76,9 @@ class Child:
             ProcessFailed: it does not.
         """
         if not self.is_alive():
-            raise ProcessFailed(f"{self.name} ended with exit code {self.exit_code}; see {self.log_path}\n{self.last_words()}")
+            raise ProcessFailed(
+                f"{self.name} ended with exit code {self.exit_code}; see {self.log_path}\n{self.last_words()}"
+            )
 
     def await_file(self, path: Path, timeout_s: float) -> None:
         """Wait until the process has written a file.
@@ -83,7 +90,9 @@ class Child:
         while not path.exists():
             self.require_alive()
             if time.monotonic() > deadline:
-                raise ProcessFailed(f"{self.name} was not ready in {timeout_s:.0f} s; see {self.log_path}\n{self.last_words()}")
+                raise ProcessFailed(
+                    f"{self.name} was not ready in {timeout_s:.0f} s; see {self.log_path}\n{self.last_words()}"
+                )
             time.sleep(0.02)
 
     def stop(self, timeout_s: float = 10.0, signum: int = signal.SIGTERM) -> None:

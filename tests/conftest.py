@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from streams.connection import Connection
-from streams.embedded_broker import EmbeddedBroker
-from streams.topics import ensure_topics
+from streams.log.connection import Connection
+from streams.log.embedded_broker import EmbeddedBroker
+from streams.log.topics import ensure_topics
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from schemas.events import RewardKind
-from trainer.staleness import StalePolicy
-from trainer.worker_config import VllmConfig, WorkerConfig
+from trainer.rollouts.settings import VllmConfig, WorkerConfig
+from trainer.rollouts.staleness import StalePolicy
 
 
 class LossAggregation(StrEnum):
@@ -37,18 +37,22 @@ class TrainerConfig(BaseModel):
     group_size: int = Field(16, ge=1, description="K, rollouts of a task in one step. RODS: 16.")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature. Rollout engines' default, 1.0.")
     top_p: float = Field(
-        1.0, gt=0, le=1,
+        1.0,
+        gt=0,
+        le=1,
         description="Nucleus mass; 1 samples on-policy from the whole distribution.",
     )
     max_message_tokens: int = Field(
-        128, ge=1,
+        128,
+        ge=1,
         description=(
             "Longest assistant message, tokens; a longer one ends its episode early. 999 of 1000 reference "
             "messages in compact form have at most 109. Raise it for chat models."
         ),
     )
     max_episode_tokens: int = Field(
-        1536, ge=2,
+        1536,
+        ge=2,
         description=(
             "Longest episode, tokens. 391 of 394 compact reference episodes are shorter (median 636); chat "
             "models need the context length of the model."
@@ -60,10 +64,12 @@ class TrainerConfig(BaseModel):
         description="Who plays: the trainer itself, exactly repeatable, or workers that take groups from the log.",
     )
     sampler: Literal["hf", "vllm_server", "vllm_engine"] = Field(
-        "hf", description="What samples: transformers in this process, a vLLM server, or vLLM in this process.",
+        "hf",
+        description="What samples: transformers in this process, a vLLM server, or vLLM in this process.",
     )
     max_staleness: int = Field(
-        0, ge=0,
+        0,
+        ge=0,
         description="Most updates the weights that sampled a rollout may lag behind when it is learned from. 0: synchronous.",
     )
     stale_policy: StalePolicy = Field(
@@ -71,11 +77,13 @@ class TrainerConfig(BaseModel):
         description="wait: workers begin nothing that would be too old. drop: they never wait, and what is too old is left out.",
     )
     logprob_gap_alarm: float = Field(
-        0.1, ge=0,
+        0.1,
+        ge=0,
         description="Mean difference of log-probabilities between sampler and trainer, nats, that raises the alarm; 0: never.",
     )
     patience_s: float = Field(
-        600.0, gt=0,
+        600.0,
+        gt=0,
         description=(
             "How long the trainer waits for a plan, or for any sign of a rollout worker, before it gives up, seconds. A planned "
             "epoch may wait for a slow synthesizer: raise it with one."
@@ -90,14 +98,16 @@ class TrainerConfig(BaseModel):
         description="Reward that drives the update where the curriculum stage names none. RODS: progress.",
     )
     learning_rate: float = Field(
-        0.0005, gt=0,
+        0.0005,
+        gt=0,
         description=(
             "Peak rate of AdamW. RODS uses 1e-6 for 4B to 8B models; 5e-4 is what moves a model of a million "
             "parameters without collapse (1e-3 collapsed it)."
         ),
     )
     warmup_steps: int = Field(
-        8, ge=0,
+        8,
+        ge=0,
         description="Optimizer steps of linear warm-up; without it small models collapsed.",
     )
     weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay. verl's default.")
@@ -105,11 +115,13 @@ class TrainerConfig(BaseModel):
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio, 1 - 0.2. EnvTuning.")
     clip_high: float = Field(0.28, gt=0, description="Upper clip of the ratio, 1 + 0.28. EnvTuning.")
     dual_clip: float = Field(
-        10.0, gt=1,
+        10.0,
+        gt=1,
         description="Bound of the ratio where the advantage is negative. EnvTuning: 10; inf is no bound.",
     )
     kl_coef: float = Field(
-        0.0, ge=0,
+        0.0,
+        ge=0,
         description=(
             "Weight of the KL to the reference model. RODS: 0.01, EnvTuning: 0.1; 0 saves the reference "
             "pass and is the default for small policies."
@@ -123,11 +135,13 @@ class TrainerConfig(BaseModel):
         ),
     )
     entropy_coef: float = Field(
-        0.0, ge=0,
+        0.0,
+        ge=0,
         description="Weight of the entropy bonus. EnvTuning: 0.001; 0 for small policies.",
     )
     num_minibatches: int = Field(
-        2, ge=1,
+        2,
+        ge=1,
         description=(
             "Optimizer steps in one training step; groups stay whole. EnvTuning takes 1; 2 is what the small "
             "policies were tuned with."
@@ -141,7 +155,8 @@ class TrainerConfig(BaseModel):
         ),
     )
     loss_constant_tokens: int = Field(
-        0, ge=0,
+        0,
+        ge=0,
         description="Tokens a sequence counts as under loss_aggregation constant; 0 takes max_episode_tokens.",
     )
     zero_variance: ZeroVariance = Field(
@@ -165,7 +180,8 @@ class TrainerConfig(BaseModel):
         ),
     )
     importance_cap: float = Field(
-        0.0, ge=0,
+        0.0,
+        ge=0,
         description=(
             "Weigh each token by trainer over sampler probability, at most this much (truncated importance "
             "sampling, TRL's cap is 3); needs recompute_old_logprobs. 0 weighs nothing."
@@ -209,27 +225,31 @@ class TrainerConfig(BaseModel):
         False, description="Keep only layer inputs and compute the rest again in the backward pass."
     )
     token_budget: int = Field(
-        2048, ge=1,
+        2048,
+        ge=1,
         description=(
             "Most tokens, padding included, in one forward pass of the update. 2048 stays in a CPU's cache; "
             "raise it on a GPU."
         ),
     )
     num_threads: int = Field(
-        1, ge=1,
+        1,
+        ge=1,
         description="Torch threads. One is fastest beside a broker and workers on few cores.",
     )
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16 runs the update under autocast.")
 
     # Checkpoints and evaluation
     checkpoint_every_steps: int = Field(
-        5, ge=1,
+        5,
+        ge=1,
         description="A checkpoint every so many steps. EnvTuning: 5. The end of an epoch always has one.",
     )
     keep_checkpoints: int = Field(3, ge=1, description="Complete checkpoints to keep.")
     keep_best: bool = Field(True, description="Keep the checkpoint with the best held-out reward as well.")
     eval_every_steps: int = Field(
-        10, ge=0,
+        10,
+        ge=0,
         description="Held-out evaluation every so many steps; 0 only at start and end.",
     )
     eval_rollouts: int = Field(1, ge=0, description="Rollouts per held-out task; 0 turns evaluation off.")
@@ -244,6 +264,8 @@ class TrainerConfig(BaseModel):
         if self.importance_cap and not self.recompute_old_logprobs:
             raise ValueError("importance_cap weighs trainer against sampler: set recompute_old_logprobs too")
         if self.lr_schedule != "constant" and self.lr_decay_steps <= self.warmup_steps:
-            raise ValueError(f"lr_schedule {self.lr_schedule} needs lr_decay_steps above warmup_steps "
-                             f"({self.warmup_steps}), got {self.lr_decay_steps}")
+            raise ValueError(
+                f"lr_schedule {self.lr_schedule} needs lr_decay_steps above warmup_steps "
+                f"({self.warmup_steps}), got {self.lr_decay_steps}"
+            )
         return self

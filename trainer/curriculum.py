@@ -107,8 +107,11 @@ def first_opening(plans: Sequence[StagePlan]) -> Opening:
 
 
 def next_opening(
-    done: StepCompleted, plans: Sequence[StagePlan], begun: Sequence[StageStarted],
-    evaluations: Sequence[EvaluationCompleted], steps: Sequence[StepCompleted],
+    done: StepCompleted,
+    plans: Sequence[StagePlan],
+    begun: Sequence[StageStarted],
+    evaluations: Sequence[EvaluationCompleted],
+    steps: Sequence[StepCompleted],
 ) -> Opening | None:
     """What begins behind the last step of the last opened piece; ``None`` before that, and at the end of the run.
 
@@ -127,8 +130,11 @@ def next_opening(
     first_epoch, first_step = (min(getattr(p, name) for p in pieces) for name in ("first_epoch", "first_step"))
     if done.epoch + 1 - first_epoch < plans[number].epochs:
         rewards = [e.mean_reward for e in sorted(evaluations, key=lambda e: e.step) if e.step >= first_step - 1]
-        norms = [s.metrics.get("grad_norm", math.nan) for s in sorted(steps, key=lambda s: s.step)
-                 if s.step >= first_step and s.metrics.get("num_optimizer_steps", 1)]
+        norms = [
+            s.metrics.get("grad_norm", math.nan)
+            for s in sorted(steps, key=lambda s: s.step)
+            if s.step >= first_step and s.metrics.get("num_optimizer_steps", 1)
+        ]
         if not has_converged(rewards, norms, plans[number].advance):
             return Opening(number, f"{plans[number].name}{PIECE}{len(pieces)}", 1)
     return _opening(number + 1, plans[number + 1]) if number + 1 < len(plans) else None

@@ -12,9 +12,9 @@ from environments.episode import Episode
 from environments.evaluation import OfficialEpisode
 from schemas import make
 from schemas.events import EvaluationCompleted, Task
-from trainer.episodes import EpisodeMaker, NewEpisode, UnplayableTask
 from trainer.measures import Played
-from trainer.sampler import OnProgress, Rollout, RolloutRequest, Sampler, SamplingParams
+from trainer.rollouts.episodes import EpisodeMaker, NewEpisode, UnplayableTask
+from trainer.rollouts.sampler import OnProgress, Rollout, RolloutRequest, Sampler, SamplingParams
 
 logger = logging.getLogger("rods.trainer")
 PROFILES: dict[str, type[Episode]] = {"progress": Episode, "bfcl": OfficialEpisode}
@@ -42,8 +42,14 @@ class Suite:
 
 
 def evaluate(
-    run_id: str, suite: Suite, step: int, sampler: Sampler, params: SamplingParams, new_episode: NewEpisode,
-    caused_by: str = "", on_progress: OnProgress | None = None,
+    run_id: str,
+    suite: Suite,
+    step: int,
+    sampler: Sampler,
+    params: SamplingParams,
+    new_episode: NewEpisode,
+    caused_by: str = "",
+    on_progress: OnProgress | None = None,
 ) -> EvaluationCompleted:
     """Play a suite; the same weights give the same event, and the random numbers are the same at every step.
 
@@ -62,15 +68,26 @@ def evaluate(
     requests, results = [], {(task.task_id, index): (0.0, False) for task, index in suite.wanted}
     for task, index in suite.wanted:
         try:
-            requests.append(RolloutRequest(task, new_episode(task), index, ("evaluation", suite.name, task.task_id, index)))
+            requests.append(
+                RolloutRequest(task, new_episode(task), index, ("evaluation", suite.name, task.task_id, index))
+            )
         except UnplayableTask as error:
             logger.warning("suite %s, step %d, %s: %s; counted as not solved", suite.name, step, task.task_id, error)
     rollouts = sampler.rollout(requests, params, on_progress) if requests else []
-    results |= {(rollout.task_id, rollout.rollout_index): (_reward(rollout), _is_solved(rollout)) for rollout in rollouts}
+    results |= {
+        (rollout.task_id, rollout.rollout_index): (_reward(rollout), _is_solved(rollout)) for rollout in rollouts
+    }
     rewards = [reward for reward, _ in results.values()]
     return make(
-        EvaluationCompleted, run_id, caused_by=caused_by, suite=suite.name, step=step, policy_version=step,
-        num_tasks=len(suite.tasks), num_rollouts=suite.num_rollouts, mean_reward=float(np.mean(rewards)),
+        EvaluationCompleted,
+        run_id,
+        caused_by=caused_by,
+        suite=suite.name,
+        step=step,
+        policy_version=step,
+        num_tasks=len(suite.tasks),
+        num_rollouts=suite.num_rollouts,
+        mean_reward=float(np.mean(rewards)),
         accuracy=float(np.mean([is_solved for _, is_solved in results.values()])),
         by_category=_means([task.category.value for task, _ in suite.wanted], rewards),
     )
@@ -82,7 +99,11 @@ def episodes_of(profile: str, parser_name: str) -> NewEpisode:
 
 
 def play(
-    suite: Suite, sampler: Sampler, params: SamplingParams, new_episode: NewEpisode, at_once: int = 64,
+    suite: Suite,
+    sampler: Sampler,
+    params: SamplingParams,
+    new_episode: NewEpisode,
+    at_once: int = 64,
     on_progress: OnProgress | None = None,
 ) -> list[Played]:
     """Play a suite outside of a run; a rollout's random numbers depend on seed, task and number alone.
@@ -114,8 +135,14 @@ def play(
 
 
 def _played(task: Task, rollout: Rollout) -> Played:
-    return Played(task.task_id, task.category.value, _reward(rollout), _is_solved(rollout),
-                  rollout.episode.turn_actions, rollout.error)
+    return Played(
+        task.task_id,
+        task.category.value,
+        _reward(rollout),
+        _is_solved(rollout),
+        rollout.episode.turn_actions,
+        rollout.error,
+    )
 
 
 def _reward(rollout: Rollout) -> float:

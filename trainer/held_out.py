@@ -19,7 +19,13 @@ def evaluate_if_due(setup: TrainerSetup, view: RunView, step: int, ends_stage: b
     for suite in setup.suites:
         if suite.tasks and suite.num_rollouts and not view.has_evaluation(suite.name, step):
             result = evaluate(
-                setup.run_id, suite, step, setup.sampler, params, setup.new_episode, caused_by,
+                setup.run_id,
+                suite,
+                step,
+                setup.sampler,
+                params,
+                setup.new_episode,
+                caused_by,
                 lambda finished, total: setup.on_progress("evaluation", finished, total),
             )
             setup.log.append([result])

@@ -14,15 +14,15 @@ from collections.abc import Mapping
 
 from schemas import encode, make
 from schemas.events import BatchPlanned, RolloutGroupCompleted, RunFinished, RunOutcome, StepCompleted
-from streams.log import LogGap
-from trainer.checkpoint import checkpoint_name
-from trainer.collect import collect, health, left_in, sync_weights
-from trainer.engine import UpdateBatch
+from streams.log.port import LogGap
 from trainer.held_out import evaluate_if_due
 from trainer.resume import announce, restore, save, save_if_best
-from trainer.rollouts import batch_metrics, groups_of, play_batch, update_batch_from_events
+from trainer.rollouts.collect import collect, health, left_in, sync_weights
+from trainer.rollouts.groups import batch_metrics, groups_of, play_batch, update_batch_from_events
 from trainer.setup import DigestMismatch, NothingCame, TrainerSetup
+from trainer.update.engine import UpdateBatch
 from trainer.view import RunView
+from trainer.weights.checkpoint import checkpoint_name
 
 POLL_S = 0.5
 
@@ -73,8 +73,10 @@ def _next_plan(setup: TrainerSetup, view: RunView, step: int) -> BatchPlanned | 
             return view.plans[step]
         if time.monotonic() > give_up_s:
             missing = view.missing_for(view.plans[step]) if step in view.plans else f"BatchPlanned of step {step}"
-            raise NothingCame(f"run {setup.run_id}: {missing} did not come within {setup.patience_s:.0f} s; "
-                              "is the streams worker running?")
+            raise NothingCame(
+                f"run {setup.run_id}: {missing} did not come within {setup.patience_s:.0f} s; "
+                "is the streams worker running?"
+            )
         view.hear(setup.reader.poll(POLL_S))
     return None
 
@@ -88,13 +90,21 @@ def _rollouts(setup: TrainerSetup, view: RunView, plan: BatchPlanned) -> list[Ro
     if recorded is not None:
         return recorded
     if plan.step in view.steps:
-        raise LogGap(f"step {plan.step} is completed in the log but its rollouts are not all there; restore the log "
-                     "from the archive")
+        raise LogGap(
+            f"step {plan.step} is completed in the log but its rollouts are not all there; restore the log "
+            "from the archive"
+        )
     if setup.config.rollouts == "workers":
         return collect(setup, view, plan)
     trajectories = play_batch(
-        plan, view.tasks, setup.config.group_size, setup.sampler, setup.sampling, setup.new_episode,
-        lambda finished, total: setup.on_progress("rollouts", finished, total), setup.by(plan.step - 1),
+        plan,
+        view.tasks,
+        setup.config.group_size,
+        setup.sampler,
+        setup.sampling,
+        setup.new_episode,
+        lambda finished, total: setup.on_progress("rollouts", finished, total),
+        setup.by(plan.step - 1),
     )
     setup.log.append([body for body in trajectories if body.trajectory_id not in view.trajectories])
     view.hear(trajectories)
@@ -110,8 +120,12 @@ def _learn(
     """Update the weights from recorded events."""
     config = setup.config
     batch = update_batch_from_events(
-        plan.step, groups, view.trajectories, view.reward_of(plan.epoch, config.reward),
-        normalise_std=config.normalise_std, leave_one_out=config.leave_one_out,
+        plan.step,
+        groups,
+        view.trajectories,
+        view.reward_of(plan.epoch, config.reward),
+        normalise_std=config.normalise_std,
+        leave_one_out=config.leave_one_out,
     )
     metrics = {**batch_metrics(groups, view.trajectories), **setup.engine.update(batch)}
     metrics |= health(setup, view, plan, groups, metrics)
@@ -119,23 +133,41 @@ def _learn(
 
 
 def _complete(
-    setup: TrainerSetup, view: RunView, plan: BatchPlanned, groups: list[RolloutGroupCompleted], batch: UpdateBatch,
-    metrics: Mapping[str, float], timings_ms: Mapping[str, float],
+    setup: TrainerSetup,
+    view: RunView,
+    plan: BatchPlanned,
+    groups: list[RolloutGroupCompleted],
+    batch: UpdateBatch,
+    metrics: Mapping[str, float],
+    timings_ms: Mapping[str, float],
 ) -> None:
     """Compare with the log if the step is in it, write the checkpoint if one is due, then announce the step."""
     is_due = plan.is_last_of_epoch or plan.step % setup.config.checkpoint_every_steps == 0
     done = make(
-        StepCompleted, setup.run_id, caused_by=plan.event_id, step=plan.step, epoch=plan.epoch,
-        stage=view.stage_of(plan.epoch), policy_version=plan.step, weights_digest=setup.engine.digest(),
-        checkpoint=checkpoint_name(plan.step) if is_due else "", is_last_of_epoch=plan.is_last_of_epoch,
-        num_groups=batch.num_groups, num_zero_variance=batch.num_zero_variance, num_trajectories=len(batch.sequences),
-        num_trained_tokens=batch.num_trained_tokens, group_ids=tuple(group.group_id for group in groups),
-        metrics=dict(metrics), timings_ms=dict(timings_ms),
+        StepCompleted,
+        setup.run_id,
+        caused_by=plan.event_id,
+        step=plan.step,
+        epoch=plan.epoch,
+        stage=view.stage_of(plan.epoch),
+        policy_version=plan.step,
+        weights_digest=setup.engine.digest(),
+        checkpoint=checkpoint_name(plan.step) if is_due else "",
+        is_last_of_epoch=plan.is_last_of_epoch,
+        num_groups=batch.num_groups,
+        num_zero_variance=batch.num_zero_variance,
+        num_trajectories=len(batch.sequences),
+        num_trained_tokens=batch.num_trained_tokens,
+        group_ids=tuple(group.group_id for group in groups),
+        metrics=dict(metrics),
+        timings_ms=dict(timings_ms),
     )
     recorded = view.steps.get(plan.step)
     if recorded is not None and recorded.weights_digest != done.weights_digest:
-        raise DigestMismatch(f"step {plan.step}: the log says weights {recorded.weights_digest}, learning it again "
-                             f"gave {done.weights_digest}; same packages, machine and settings as before?")
+        raise DigestMismatch(
+            f"step {plan.step}: the log says weights {recorded.weights_digest}, learning it again "
+            f"gave {done.weights_digest}; same packages, machine and settings as before?"
+        )
     if is_due:
         save(setup, view, plan.step, encode(recorded or done))
     announce(setup, view, done)
@@ -153,8 +185,14 @@ def _open_next_stage(setup: TrainerSetup, view: RunView, done: StepCompleted) ->
 
 def _finish(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
     end = make(
-        RunFinished, setup.run_id, caused_by=done.event_id, outcome=RunOutcome.COMPLETED, step=done.step,
-        epoch=done.epoch, reason=f"all {view.num_epochs} epochs trained", weights_digest=done.weights_digest,
+        RunFinished,
+        setup.run_id,
+        caused_by=done.event_id,
+        outcome=RunOutcome.COMPLETED,
+        step=done.step,
+        epoch=done.epoch,
+        reason=f"all {view.num_epochs} epochs trained",
+        weights_digest=done.weights_digest,
     )
     setup.log.append([end])
     view.hear([end])

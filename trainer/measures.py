@@ -105,15 +105,21 @@ def figures(played: Sequence[Played], k: int) -> dict[str, object]:
         return bootstrap([figure(rollouts) for rollouts in tasks])
 
     alone = all(len(rollouts) == 1 for rollouts in tasks)
-    accuracy = (wilson(sum(each.is_right for each in played), len(played)) if alone
-                else over_tasks(lambda rollouts: float(np.mean([each.is_right for each in rollouts]))))
+    accuracy = (
+        wilson(sum(each.is_right for each in played), len(played))
+        if alone
+        else over_tasks(lambda rollouts: float(np.mean([each.is_right for each in rollouts])))
+    )
     found: dict[str, object] = {
-        "num_tasks": len(tasks), "num_errors": sum(bool(each.error) for each in played), "accuracy": accuracy.as_dict(),
+        "num_tasks": len(tasks),
+        "num_errors": sum(bool(each.error) for each in played),
+        "accuracy": accuracy.as_dict(),
         "mean_reward": over_tasks(lambda rollouts: float(np.mean([each.reward for each in rollouts]))).as_dict(),
     }
     if k > 1:
         found[f"pass_at_{k}"] = over_tasks(
-            lambda rollouts: pass_at_k(len(rollouts), sum(each.is_right for each in rollouts), k)).as_dict()
+            lambda rollouts: pass_at_k(len(rollouts), sum(each.is_right for each in rollouts), k)
+        ).as_dict()
     return found
 
 
@@ -126,17 +132,23 @@ def report(played: Sequence[Played], k: int = 1) -> dict[str, object]:
     """
     names = dict.fromkeys(each.category for each in played)
     categories: Mapping[str, list[Played]] = {
-        name: [each for each in played if each.category == name] for name in names}
+        name: [each for each in played if each.category == name] for name in names
+    }
     parts = {name: figures(rollouts, k) for name, rollouts in categories.items()}
     alone = len(played) == len(by_task(played))
     return {
         "overall": figures(played, k),
         "category_mean_accuracy": round(float(np.mean([part["accuracy"]["value"] for part in parts.values()])), 6)
-        if parts else math.nan,
+        if parts
+        else math.nan,
         "categories": parts,
         "actions": {name: actions_of(rollouts) for name, rollouts in (("all", played), *categories.items())},
-        "intervals": {"level": 0.95, "accuracy": "Wilson" if alone else "bootstrap over tasks, percentile",
-                      "mean_reward": "bootstrap over tasks, percentile", "num_resamples": NUM_RESAMPLES},
+        "intervals": {
+            "level": 0.95,
+            "accuracy": "Wilson" if alone else "bootstrap over tasks, percentile",
+            "mean_reward": "bootstrap over tasks, percentile",
+            "num_resamples": NUM_RESAMPLES,
+        },
     }
 
 
@@ -144,7 +156,10 @@ def actions_of(played: Iterable[Played]) -> dict[str, object]:
     """Turns by action class, and how turns without anything to call ended."""
     found = summarize(action for each in played for action in each.actions)
     return {
-        "num_turns": found.num_turns, **found.num_by_action, "num_no_call_turns": found.num_no_call_turns,
-        "num_no_call_class_right": found.num_no_call_class_right, "num_no_call_silent": found.num_no_call_silent,
+        "num_turns": found.num_turns,
+        **found.num_by_action,
+        "num_no_call_turns": found.num_no_call_turns,
+        "num_no_call_class_right": found.num_no_call_class_right,
+        "num_no_call_silent": found.num_no_call_silent,
         "num_right_verdict_wrong_class": found.num_right_verdict_wrong_class,
     }

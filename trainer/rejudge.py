@@ -11,9 +11,9 @@ from environments.parsing import parser
 from environments.registry import environment
 from environments.scoring import Reference
 from schemas.events import RolloutGroupCompleted, Task, TrajectoryRecorded
-from trainer.episodes import EpisodeMaker
 from trainer.reopen import initial_policy
 from trainer.repeat import played_again
+from trainer.rollouts.episodes import EpisodeMaker
 
 
 class Judge:
@@ -35,11 +35,15 @@ class Judge:
 
     def rescored(self, group: RolloutGroupCompleted) -> RolloutGroupCompleted:
         """The group with the rewards and verdicts of this judge; invalid rollouts stay invalid."""
-        played = [None if reward is None else self._play(self._bodies[body], self._tasks[group.task_id])
-                  for reward, body in zip(group.rewards, group.trajectory_ids, strict=True)]
+        played = [
+            None if reward is None else self._play(self._bodies[body], self._tasks[group.task_id])
+            for reward, body in zip(group.rewards, group.trajectory_ids, strict=True)
+        ]
         rewards = tuple(None if episode is None else float(episode.reward) for episode in played)
-        verdicts = tuple(old if episode is None else episode.turn_verdicts
-                         for old, episode in zip(group.turn_verdicts, played, strict=True))
+        verdicts = tuple(
+            old if episode is None else episode.turn_verdicts
+            for old, episode in zip(group.turn_verdicts, played, strict=True)
+        )
         return replace(group, rewards=rewards, turn_verdicts=verdicts)
 
     def _play(self, body: TrajectoryRecorded, task: Task) -> object:

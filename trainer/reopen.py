@@ -13,8 +13,14 @@ from transformers.utils.logging import disable_progress_bar
 
 from schemas import Event, encode
 from schemas.events import StepCompleted
-from streams.log import LogGap
-from trainer.checkpoint import (
+from streams.log.port import LogGap
+from trainer.config import TrainerConfig
+from trainer.policy.loading import Policy, load_policy
+from trainer.repeat import learn_again
+from trainer.update.engine import Engine
+from trainer.update.engines import engine_of
+from trainer.view import RunView
+from trainer.weights.checkpoint import (
     checkpoint_name,
     complete_checkpoints,
     is_complete,
@@ -23,12 +29,6 @@ from trainer.checkpoint import (
     pin,
     write_checkpoint,
 )
-from trainer.config import TrainerConfig
-from trainer.engine import Engine
-from trainer.engines import engine_of
-from trainer.policy import Policy, load_policy
-from trainer.repeat import learn_again
-from trainer.view import RunView
 
 
 class NoWeights(LogGap):
@@ -65,7 +65,11 @@ def initial_policy(checkpoints: Path | None, model: str = "") -> Policy:
         return load_policy(checkpoints / checkpoint_name(0))
     if model and Path(model).is_dir():
         return load_policy(model)
-    where = f"{checkpoints / checkpoint_name(0)} is missing or incomplete" if checkpoints else "there is no folder of checkpoints"
+    where = (
+        f"{checkpoints / checkpoint_name(0)} is missing or incomplete"
+        if checkpoints
+        else "there is no folder of checkpoints"
+    )
     raise NoWeights(f"{where}: the initial weights of the run are needed to learn it again")
 
 
@@ -90,7 +94,9 @@ def initial_engine(checkpoints: Path | None, config: TrainerConfig, step: int = 
     if step:
         found = next((c for c in complete_checkpoints(checkpoints) if c.step == step), None) if checkpoints else None
         if found is None:
-            raise LogGap(f"the checkpoint {checkpoint_name(step)} is missing or incomplete in {checkpoints}: the run was forked there")
+            raise LogGap(
+                f"the checkpoint {checkpoint_name(step)} is missing or incomplete in {checkpoints}: the run was forked there"
+            )
         load_weights(found, engine.model)
         try:
             engine.load_state_dict(load_training_state(found)["engine"])
@@ -146,11 +152,21 @@ def make_checkpoint(
     opened = initial_engine(source, config, found.step)
     view = RunView()
     view.hear(events)
-    for learned in learn_again(view, lambda groups: view.trajectories, opened.engine, config, range(found.step + 1, step + 1)):
+    for learned in learn_again(
+        view, lambda groups: view.trajectories, opened.engine, config, range(found.step + 1, step + 1)
+    ):
         if learned.recorded != learned.repeated:
-            raise LogGap(f"step {learned.step}: learning it again gives other weights than recorded; fork at a kept checkpoint: "
-                         f"{', '.join(str(c.step) for c in complete_checkpoints(source))}")
+            raise LogGap(
+                f"step {learned.step}: learning it again gives other weights than recorded; fork at a kept checkpoint: "
+                f"{', '.join(str(c.step) for c in complete_checkpoints(source))}"
+            )
     made = write_checkpoint(
-        target, step, opened.engine.model, opened.policy.tokenizer, {"engine": opened.engine.state_dict()}, encode(announcement),
-        config.keep_checkpoints)
+        target,
+        step,
+        opened.engine.model,
+        opened.policy.tokenizer,
+        {"engine": opened.engine.state_dict()},
+        encode(announcement),
+        config.keep_checkpoints,
+    )
     pin(made)

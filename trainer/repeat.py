@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from analysis.replay import Divergence, forgery
 from environments.episode import Episode
 from schemas.events import FinishReason, RolloutGroupCompleted, Task, TrajectoryRecorded
-from streams.log import LogGap
-from streams.replay import Divergence, forgery
-from streams.scan import Scanned
+from streams.archive.scan import Scanned
+from streams.log.port import LogGap
 from trainer.config import TrainerConfig
-from trainer.engine import Engine, UpdateBatch
-from trainer.episodes import NewEpisode, UnplayableTask
-from trainer.rollouts import batch_metrics, group_status, update_batch_from_events
+from trainer.rollouts.episodes import NewEpisode, UnplayableTask
+from trainer.rollouts.groups import batch_metrics, group_status, update_batch_from_events
+from trainer.update.engine import Engine, UpdateBatch
 from trainer.view import RunView
 
 Take = Callable[[Iterable[RolloutGroupCompleted]], Mapping[str, TrajectoryRecorded]]
@@ -106,8 +106,13 @@ def learn_again(
         bodies = take(groups)
         try:
             batch = update_batch_from_events(
-                step, groups, bodies, view.reward_of(plan.epoch, config.reward),
-                normalise_std=config.normalise_std, leave_one_out=config.leave_one_out)
+                step,
+                groups,
+                bodies,
+                view.reward_of(plan.epoch, config.reward),
+                normalise_std=config.normalise_std,
+                leave_one_out=config.leave_one_out,
+            )
             metrics = {**batch_metrics(groups, bodies), **engine.update(batch)}
         except (IndexError, ValueError, RuntimeError) as error:
             raise LogGap(f"step {step}: its recorded rollouts cannot be learned: {error}") from error
@@ -125,17 +130,28 @@ def step_divergence(learned: LearnedStep, view: RunView) -> Divergence | None:
     """The first difference between a recorded StepCompleted and the step learned again; equal weights are taken for granted."""
     done, plan, batch = view.steps[learned.step], view.plans[learned.step], learned.batch
     expected = {
-        "epoch": plan.epoch, "stage": view.stage_of(plan.epoch), "policy_version": learned.step,
-        "is_last_of_epoch": plan.is_last_of_epoch, "num_groups": batch.num_groups,
-        "num_zero_variance": batch.num_zero_variance, "num_trajectories": len(batch.sequences),
+        "epoch": plan.epoch,
+        "stage": view.stage_of(plan.epoch),
+        "policy_version": learned.step,
+        "is_last_of_epoch": plan.is_last_of_epoch,
+        "num_groups": batch.num_groups,
+        "num_zero_variance": batch.num_zero_variance,
+        "num_trajectories": len(batch.sequences),
         "num_trained_tokens": batch.num_trained_tokens,
     }
     sides = [(name, getattr(done, name), value) for name, value in expected.items()]
-    sides += [(f"metric {name}", done.metrics[name], value) for name, value in learned.metrics.items() if name in done.metrics]
+    sides += [
+        (f"metric {name}", done.metrics[name], value) for name, value in learned.metrics.items() if name in done.metrics
+    ]
     for name, recorded, repeated in sides:
         if repr(recorded) != repr(repeated):
-            return Divergence(f"step {learned.step}", f"{name} of StepCompleted {done.event_id}", repr(recorded), repr(repeated),
-                              _rollouts_of(learned, view))
+            return Divergence(
+                f"step {learned.step}",
+                f"{name} of StepCompleted {done.event_id}",
+                repr(recorded),
+                repr(repeated),
+                _rollouts_of(learned, view),
+            )
     return None
 
 
@@ -167,10 +183,13 @@ def reward_divergence(body: TrajectoryRecorded, task: Task, new_episode: NewEpis
     for number, (old, new) in enumerate(zip(body.messages, episode.messages, strict=False)):
         for name in ("turn", "outcome", "calls", "results", "code"):
             if getattr(old, name) != getattr(new, name):
-                return Divergence(where, f"message {number}, {name}", repr(getattr(old, name)), repr(getattr(new, name)), old.text)
+                return Divergence(
+                    where, f"message {number}, {name}", repr(getattr(old, name)), repr(getattr(new, name)), old.text
+                )
     sides = (
         ("number of messages", len(body.messages), len(episode.messages)),
-        ("turn verdicts", body.turn_verdicts, episode.turn_verdicts), ("reward", body.reward, episode.reward),
+        ("turn verdicts", body.turn_verdicts, episode.turn_verdicts),
+        ("reward", body.reward, episode.reward),
         ("format reward", body.format_reward, episode.format_reward),
         ("finish reason", body.finish_reason.value, episode.finish_reason.value),
     )
@@ -195,14 +214,27 @@ def group_divergence(group: RolloutGroupCompleted, bodies: Mapping[str, Trajecto
             return Divergence(where, f"number of {what}s", str(len(recorded)), str(len(repeated)))
         for index, (ours, theirs) in enumerate(zip(recorded, repeated, strict=True)):
             if ours != theirs:
-                return Divergence(where, f"{what} of rollout {index}", repr(ours), repr(theirs), f"trajectory {group.trajectory_ids[index]}")
+                return Divergence(
+                    where,
+                    f"{what} of rollout {index}",
+                    repr(ours),
+                    repr(theirs),
+                    f"trajectory {group.trajectory_ids[index]}",
+                )
     num_valid = sum(member.reward is not None for member in members)
     whole = (
-        ("num_rollouts", group.num_rollouts, len(members)), ("num_valid", group.num_valid, num_valid),
+        ("num_rollouts", group.num_rollouts, len(members)),
+        ("num_valid", group.num_valid, num_valid),
         ("status", group.status.value, group_status(num_valid, len(members)).value),
-        ("policy_version", group.policy_version, min((m.policy_version for m in members), default=group.policy_version)),
+        (
+            "policy_version",
+            group.policy_version,
+            min((m.policy_version for m in members), default=group.policy_version),
+        ),
     )
-    return next((Divergence(where, what, str(ours), str(theirs)) for what, ours, theirs in whole if ours != theirs), None)
+    return next(
+        (Divergence(where, what, str(ours), str(theirs)) for what, ours, theirs in whole if ours != theirs), None
+    )
 
 
 def rewards_again(
@@ -221,9 +253,12 @@ def rewards_again(
         difference = group_divergence(group, held)
         for number in group.trajectory_ids:
             body = held[number]
-            difference = difference or forgery(body, f"trajectory {number}") or reward_divergence(body, view.tasks[task_id], new_episode)
+            difference = (
+                difference
+                or forgery(body, f"trajectory {number}")
+                or reward_divergence(body, view.tasks[task_id], new_episode)
+            )
         if difference is not None:
             return difference
         on_group()
     return None
-

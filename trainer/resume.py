@@ -8,11 +8,13 @@ cursor is compared with what was heard, so that weights are never put on top of 
 
 from __future__ import annotations
 
+from analysis.summary import HELDOUT
 from schemas import decode, encode
 from schemas.events import StepCompleted
-from streams.log import LogGap
-from streams.summary import HELDOUT
-from trainer.checkpoint import (
+from streams.log.port import LogGap
+from trainer.setup import DigestMismatch, TrainerSetup
+from trainer.view import RunView
+from trainer.weights.checkpoint import (
     Checkpoint,
     checkpoint_name,
     is_complete,
@@ -22,8 +24,6 @@ from trainer.checkpoint import (
     load_weights,
     write_checkpoint,
 )
-from trainer.setup import DigestMismatch, TrainerSetup
-from trainer.view import RunView
 
 
 def restore(setup: TrainerSetup, view: RunView) -> int:
@@ -36,8 +36,10 @@ def restore(setup: TrainerSetup, view: RunView) -> int:
     checkpoint = latest_complete(setup.checkpoints)
     if checkpoint is None:
         if view.weights_digest not in ("", setup.engine.digest()):
-            raise DigestMismatch(f"run {setup.run_id} started from weights {view.weights_digest}, but the policy given "
-                                 f"has {setup.engine.digest()}")
+            raise DigestMismatch(
+                f"run {setup.run_id} started from weights {view.weights_digest}, but the policy given "
+                f"has {setup.engine.digest()}"
+            )
         save(setup, view, 0, b"")
         return 0
     state = load_training_state(checkpoint)
@@ -49,8 +51,10 @@ def restore(setup: TrainerSetup, view: RunView) -> int:
         announce(setup, view, decode(announcement))
     recorded = view.steps[checkpoint.step].weights_digest if checkpoint.step in view.steps else view.weights_digest
     if recorded not in ("", setup.engine.digest()):
-        raise DigestMismatch(f"{checkpoint.path} holds weights {setup.engine.digest()}, the log says {recorded} of step "
-                             f"{checkpoint.step}")
+        raise DigestMismatch(
+            f"{checkpoint.path} holds weights {setup.engine.digest()}, the log says {recorded} of step "
+            f"{checkpoint.step}"
+        )
     view.forget_before(checkpoint.step + 1)
     return checkpoint.step
 
@@ -63,15 +67,22 @@ def refuse_lost_log(checkpoint: Checkpoint, cursor: dict[str, int], heard: dict[
     """
     for kind, num_heard in heard.items():
         if num_heard < cursor.get(kind, 0):
-            raise LogGap(f"{checkpoint.path} was written behind {cursor[kind]} events {kind}, the log holds {num_heard}: it lost its "
-                         "end, or is another run's; restore the log from the archive")
+            raise LogGap(
+                f"{checkpoint.path} was written behind {cursor[kind]} events {kind}, the log holds {num_heard}: it lost its "
+                "end, or is another run's; restore the log from the archive"
+            )
 
 
 def save(setup: TrainerSetup, view: RunView, step: int, announcement: bytes) -> None:
     """Write the checkpoint of the step whose weights the engine holds."""
     write_checkpoint(
-        setup.checkpoints, step, setup.engine.model, setup.tokenizer,
-        {"engine": setup.engine.state_dict(), "cursor": view.cursor}, announcement, setup.config.keep_checkpoints,
+        setup.checkpoints,
+        step,
+        setup.engine.model,
+        setup.tokenizer,
+        {"engine": setup.engine.state_dict(), "cursor": view.cursor},
+        announcement,
+        setup.config.keep_checkpoints,
         view.best_step(HELDOUT) if setup.config.keep_best else None,
     )
 

@@ -10,17 +10,17 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from schemas.events import StageStarted, StepCompleted
-from streams.log import Log
-from streams.reader import EventReader
+from streams.log.port import Log
+from streams.log.reader import EventReader
 from trainer.config import TrainerConfig
-from trainer.engine import Engine
-from trainer.episodes import NewEpisode
 from trainer.evaluation import Suite
-from trainer.rollouts import PlayedBy
-from trainer.sampler import Sampler, SamplingParams
-from trainer.staleness import Bound
+from trainer.rollouts.episodes import NewEpisode
+from trainer.rollouts.groups import PlayedBy
+from trainer.rollouts.sampler import Sampler, SamplingParams
+from trainer.rollouts.staleness import Bound
+from trainer.update.engine import Engine
 from trainer.view import RunView
-from trainer.weight_sync import WeightSync
+from trainer.weights.sync import WeightSync
 
 
 class DigestMismatch(RuntimeError):
@@ -89,7 +89,8 @@ class TrainerSetup:
     def bound(self) -> Bound:
         """What may enter an update."""
         return Bound(
-            self.config.max_staleness, self.config.stale_policy, self.format_hash, self.sampling.as_json(self.stop_ids))
+            self.config.max_staleness, self.config.stale_policy, self.format_hash, self.sampling.as_json(self.stop_ids)
+        )
 
     def by(self, policy_version: int, attempt: int = 0) -> PlayedBy:
         """What is recorded of rollouts that the trainer itself plays or closes."""

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from schemas import Event
 from schemas.events import EvaluationCompleted, StepCompleted
-from streams.log import Log
+from streams.log.port import Log
 
 logger = logging.getLogger("rods.trackers")
 FAILURES = (OSError, RuntimeError, ValueError)
@@ -60,8 +60,9 @@ class WeightsAndBiases:
 
         self._error = wandb.errors.Error
         with self._told():
-            self._run = wandb.init(project="rods-streams", id=run_id, name=run_id, dir=str(folder), resume="allow",
-                                   config=dict(config))
+            self._run = wandb.init(
+                project="rods-streams", id=run_id, name=run_id, dir=str(folder), resume="allow", config=dict(config)
+            )
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -83,7 +84,9 @@ class WeightsAndBiases:
 
 
 KINDS: dict[str, Callable[[Path, str, Mapping[str, object]], Tracker]] = {
-    "tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+}
 
 
 def opened(names: Iterable[str], folder: Path, run_id: str, config: Mapping[str, object]) -> list[Tracker]:
@@ -109,10 +112,15 @@ def scalars(event: Event) -> tuple[int, dict[str, float]] | None:
     if isinstance(event, StepCompleted):
         values = {f"train/{name}": value for name, value in event.metrics.items()}
         values |= {f"time_ms/{name}": value for name, value in event.timings_ms.items()}
-        counts = {"zero_variance_groups": event.num_zero_variance, "trajectories": event.num_trajectories,
-                  "trained_tokens": event.num_trained_tokens, "epoch": event.epoch}
-        return event.step, values | {f"train/num_{name}" if name != "epoch" else "train/epoch": float(count)
-                                     for name, count in counts.items()}
+        counts = {
+            "zero_variance_groups": event.num_zero_variance,
+            "trajectories": event.num_trajectories,
+            "trained_tokens": event.num_trained_tokens,
+            "epoch": event.epoch,
+        }
+        return event.step, values | {
+            f"train/num_{name}" if name != "epoch" else "train/epoch": float(count) for name, count in counts.items()
+        }
     if isinstance(event, EvaluationCompleted):
         where = f"eval/{event.suite}"
         values = {f"{where}/reward": event.mean_reward, f"{where}/accuracy": event.accuracy}

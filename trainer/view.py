@@ -29,9 +29,9 @@ from schemas.events import (
     TrajectoryRecorded,
     WeightsSynced,
 )
-from trainer.checkpoint import best_step
 from trainer.curriculum import planned_epochs
-from trainer.dispatch import Dispatch
+from trainer.rollouts.dispatch import Dispatch
+from trainer.weights.checkpoint import best_step
 
 TOPICS = ("runs", "tasks", "batches", "trajectories", "rollouts", "steps")
 """Topics from which a run is learned."""
@@ -130,8 +130,12 @@ class RunView:
 
         Plans are left out: the pool decides those again that a broker lost.
         """
-        return {"TaskSeeded and TaskSynthesized": len(self.tasks), "StageStarted": len(self.stages),
-                "StepCompleted": len(self.steps), "EvaluationCompleted": len(self.evaluations)}
+        return {
+            "TaskSeeded and TaskSynthesized": len(self.tasks),
+            "StageStarted": len(self.stages),
+            "StepCompleted": len(self.steps),
+            "EvaluationCompleted": len(self.evaluations),
+        }
 
     @property
     def next_step(self) -> int:

@@ -126,7 +126,9 @@ def _airport(arguments: Mapping[str, Any], error: str) -> str:
             "get_nearest_airport_by_city finds the one for a city."
         )
     if "route" in error.lower():
-        return f"no flight goes from {arguments.get('travel_from')} to {arguments.get('travel_to')}; try other airports."
+        return (
+            f"no flight goes from {arguments.get('travel_from')} to {arguments.get('travel_to')}; try other airports."
+        )
     return ""
 
 

@@ -108,7 +108,8 @@ def _plan(class_names: tuple[str, ...], config_json: str, long_context: bool, id
     config = json.loads(config_json)
     instances = [_load(name, config.get(name, {}), long_context) for name in class_names]
     seeds = tuple(
-        _take_seed(instance, config.get(name, {}), id_seed) for instance, name in zip(instances, class_names, strict=True)
+        _take_seed(instance, config.get(name, {}), id_seed)
+        for instance, name in zip(instances, class_names, strict=True)
     )
     public = tuple(tuple(key for key in vars(each) if not key.startswith("_")) for each in instances)
     readers = tuple(itemgetter(*names) if names else _nothing for names in public)

@@ -63,7 +63,9 @@ def as_parser(read: Reader) -> Parser:
                 raise Malformed(f"message is longer than {MAX_MESSAGE_CHARS} characters", MAX_MESSAGE_CHARS)
             calls = read(text, tools)
         except Malformed as error:
-            return ParsedMessage(MessageOutcome.PARSE_ERROR, (), f"{error.reason} (at character {error.position})", text)
+            return ParsedMessage(
+                MessageOutcome.PARSE_ERROR, (), f"{error.reason} (at character {error.position})", text
+            )
         if calls is None:
             return ParsedMessage(MessageOutcome.ANSWER, (), "", text)
         return ParsedMessage(MessageOutcome.CALLS, calls, "", text)

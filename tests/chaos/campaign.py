@@ -48,7 +48,10 @@ def main() -> int:
     for name, settings in (("undisturbed", ()), ("undisturbed-workers", WORKERS)):
         calm = disturbed_run(root / name, CONFIG, [], settings)
         truths[settings] = truth = outcome(only_run(root / name))
-        print(f"{name}: {len(truth['batches'])} steps, weights {truth['weights'][:12]}, exit code {calm.exit_code}", flush=True)
+        print(
+            f"{name}: {len(truth['batches'])} steps, weights {truth['weights'][:12]}, exit code {calm.exit_code}",
+            flush=True,
+        )
     killed, different, number = [], 0, 0
     for number, plan in enumerate(itertools.chain.from_iterable(itertools.repeat(points(10_000)))):
         if len(killed) >= options.points:
@@ -60,23 +63,44 @@ def main() -> int:
         killed += run.done
         print(f"{len(killed)} of {options.points}", flush=True)
     exact = []
-    for name, spots, settings in (("exact places", SPOTS, ()), ("exact places, workers", (*SPOTS, *WORKER_SPOTS), WORKERS)):
+    for name, spots, settings in (
+        ("exact places", SPOTS, ()),
+        ("exact places, workers", (*SPOTS, *WORKER_SPOTS), WORKERS),
+    ):
         started, folder = time.monotonic(), root / name.replace(", ", "-").replace(" ", "-")
         run, died = run_with_deaths(folder, CONFIG, spots, settings)
         different += not told(name, run, folder, truths[settings], died, started)
         exact += died
     table = Counter((point.victim, point.event) for point in killed)
     for victim in VICTIMS:
-        print(f"{victim:12s} " + "  ".join(f"{event} {table[victim, event]}" for event in sorted({state[0] for state in STATES})))
-    print(json.dumps({"killed": len(killed), "exact": len(exact), "runs": number + 2, "different": different, "folder": str(root)}))
+        print(
+            f"{victim:12s} "
+            + "  ".join(f"{event} {table[victim, event]}" for event in sorted({state[0] for state in STATES}))
+        )
+    print(
+        json.dumps(
+            {
+                "killed": len(killed),
+                "exact": len(exact),
+                "runs": number + 2,
+                "different": different,
+                "folder": str(root),
+            }
+        )
+    )
     return 0 if not different else 1
 
 
-def told(name: str, run: Disturbance, folder: Path, truth: dict, deaths: Sequence[KillPoint | Spot], started: float) -> bool:
+def told(
+    name: str, run: Disturbance, folder: Path, truth: dict, deaths: Sequence[KillPoint | Spot], started: float
+) -> bool:
     """Print how a run ended; whether it ended as the undisturbed one."""
     ended_well = run.exit_code == 0 and outcome(only_run(folder)) == truth
-    print(f"{name}: {len(deaths)} killed, {'as undisturbed' if ended_well else 'DIFFERENT'}, {time.monotonic() - started:.0f} s: "
-          f"{', '.join(map(str, deaths))}", flush=True)
+    print(
+        f"{name}: {len(deaths)} killed, {'as undisturbed' if ended_well else 'DIFFERENT'}, {time.monotonic() - started:.0f} s: "
+        f"{', '.join(map(str, deaths))}",
+        flush=True,
+    )
     if not ended_well:
         print("".join(run.output[-30:]), flush=True)
     return ended_well

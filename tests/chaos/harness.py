@@ -24,21 +24,33 @@ from types import MappingProxyType
 from commands.folder import RunFolder
 from commands.run import FACT_TOPICS
 from schemas import TOPICS
-from streams.connection import Connection
-from streams.kafka_log import KafkaLog
-from streams.log import LogUnavailable
-from streams.observer import Observer
-from streams.topics import partitions_of
+from streams.log.connection import Connection
+from streams.log.kafka import KafkaLog
+from streams.log.observer import Observer
+from streams.log.port import LogUnavailable
+from streams.log.topics import partitions_of
 
 ROOT = Path(__file__).parent.parent.parent
 PATTERNS = {
-    "broker": "tansu", "worker": "streams.worker", "trainer": "commands.trainer", "synthesizer": "commands.synthesizer",
-    "archiver": "streams.archiver", "rollout": "commands.rollout",
+    "broker": "tansu",
+    "worker": "streams.pool.worker",
+    "trainer": "commands.trainer",
+    "synthesizer": "commands.synthesizer",
+    "archiver": "streams.archive.archiver",
+    "rollout": "commands.rollout",
 }
 STATES = (
-    ("EpochPlanned", 1, 1), ("BatchPlanned", 1, 2), ("TrajectoryRecorded", 1, 34), ("TrajectoryRecorded", 9, 34),
-    ("RolloutGroupCompleted", 1, 8), ("RolloutGroupCompleted", 3, 8), ("StepCompleted", 1, 2), ("BoundaryDetected", 1, 2),
-    ("TaskSynthesized", 1, 2), ("TaskRetired", 1, 1), ("EvaluationCompleted", 1, 1),
+    ("EpochPlanned", 1, 1),
+    ("BatchPlanned", 1, 2),
+    ("TrajectoryRecorded", 1, 34),
+    ("TrajectoryRecorded", 9, 34),
+    ("RolloutGroupCompleted", 1, 8),
+    ("RolloutGroupCompleted", 3, 8),
+    ("StepCompleted", 1, 2),
+    ("BoundaryDetected", 1, 2),
+    ("TaskSynthesized", 1, 2),
+    ("TaskRetired", 1, 1),
+    ("EvaluationCompleted", 1, 1),
 )
 """(event, first occurrence, how many occurrences later the next one is) at which a victim may be pinned."""
 RUN_DEADLINE_S = 900.0
@@ -91,8 +103,14 @@ class Spot:
 
     def trap(self, folder: Path) -> dict[str, object]:
         """What ``tests/chaos/at/sitecustomize.py`` reads."""
-        return {"process": PATTERNS[self.victim], "module": self.module, "name": self.name, "when": self.when, "nth": self.nth,
-                "mark": str(self.mark(folder))}
+        return {
+            "process": PATTERNS[self.victim],
+            "module": self.module,
+            "name": self.name,
+            "when": self.when,
+            "nth": self.nth,
+            "mark": str(self.mark(folder)),
+        }
 
 
 @dataclass(slots=True)
@@ -107,7 +125,9 @@ class Disturbance:
 
 def pids_of(parent: int, victim: str) -> list[int]:
     """Processes of a run by role."""
-    found = subprocess.run(["pgrep", "-P", str(parent), "-f", PATTERNS[victim]], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["pgrep", "-P", str(parent), "-f", PATTERNS[victim]], capture_output=True, text=True, check=False
+    )
     return [int(pid) for pid in found.stdout.split()]
 
 
@@ -184,15 +204,24 @@ class Watcher(threading.Thread):
 
 
 def disturbed_run(
-    folder: Path, config: Path, points: Iterable[KillPoint], overrides: Iterable[str] = (), environment: Mapping[str, str] = MappingProxyType({})
+    folder: Path,
+    config: Path,
+    points: Iterable[KillPoint],
+    overrides: Iterable[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Disturbance:
     """A run with kills; returns when it has ended."""
     disturbance = Disturbance(list(points))
     settings = [part for override in ("run.restarts=200", *overrides) for part in ("--set", override)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONUNBUFFERED": "1", **environment}
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "cli.py"), "run", "--config", str(config), "--runs", str(folder), *settings], cwd=ROOT,
-        env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        [sys.executable, str(ROOT / "cli.py"), "run", "--config", str(config), "--runs", str(folder), *settings],
+        cwd=ROOT,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     watcher = Watcher(process.pid, disturbance)
     watcher.start()
     for line in process.stdout:
@@ -205,11 +234,16 @@ def disturbed_run(
     return disturbance
 
 
-def run_with_deaths(folder: Path, config: Path, spots: Sequence[Spot], overrides: Iterable[str] = ()) -> tuple[Disturbance, list[Spot]]:
+def run_with_deaths(
+    folder: Path, config: Path, spots: Sequence[Spot], overrides: Iterable[str] = ()
+) -> tuple[Disturbance, list[Spot]]:
     """A run whose processes die at exact places of their code, and the places where one did."""
     marks = folder.with_name(f"{folder.name}-marks")
     marks.mkdir(parents=True)
-    environment = {"PYTHONPATH": str(ROOT / "tests" / "chaos" / "at"), "RODS_KILLS_AT": json.dumps([spot.trap(marks) for spot in spots])}
+    environment = {
+        "PYTHONPATH": str(ROOT / "tests" / "chaos" / "at"),
+        "RODS_KILLS_AT": json.dumps([spot.trap(marks) for spot in spots]),
+    }
     disturbance = disturbed_run(folder, config, [], overrides, environment)
     return disturbance, [spot for spot in spots if spot.mark(marks).exists()]
 
@@ -220,4 +254,14 @@ def only_run(folder: Path) -> RunFolder:
     return RunFolder(path)
 
 
-__all__ = ["FACT_TOPICS", "ROOT", "STATES", "Disturbance", "KillPoint", "Spot", "disturbed_run", "only_run", "run_with_deaths"]
+__all__ = [
+    "FACT_TOPICS",
+    "ROOT",
+    "STATES",
+    "Disturbance",
+    "KillPoint",
+    "Spot",
+    "disturbed_run",
+    "only_run",
+    "run_with_deaths",
+]

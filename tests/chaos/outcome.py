@@ -17,5 +17,6 @@ def outcome(folder: RunFolder) -> dict:
         "batches": {step: batch.task_ids for step, batch in pool.batches.items()},
         "retired": {task: event.reason for task, event in pool.retired.items()},
         "signals": sorted((s.step, s.task_id, s.evidence.mean) for s in pool.signals.values()),
-        "weights": summary["weights_digest"], "conservation": summary["conservation"],
+        "weights": summary["weights_digest"],
+        "conservation": summary["conservation"],
     }

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from tests.chaos.harness import Spot
 
-KEEP, SEND = ("streams.journal", "Journal.keep"), ("streams.kafka_log", "KafkaLog.send")
+KEEP, SEND = ("streams.archive.journal", "Journal.keep"), ("streams.log.kafka", "KafkaLog.send")
 SPOTS = (
     Spot("trainer", *KEEP, "after", 4, "on disk, not sent"),
     Spot("trainer", *KEEP, "before", 7, "made, not on disk"),
     Spot("trainer", *SEND, "after", 5, "sent, not noted as sent"),
-    Spot("trainer", "trainer.checkpoint", "write_checkpoint", "before", 3, "updated, no checkpoint"),
-    Spot("trainer", "trainer.checkpoint", "write_checkpoint", "after", 2, "checkpoint written, step not announced"),
+    Spot("trainer", "trainer.weights.checkpoint", "write_checkpoint", "before", 3, "updated, no checkpoint"),
+    Spot(
+        "trainer",
+        "trainer.weights.checkpoint",
+        "write_checkpoint",
+        "after",
+        2,
+        "checkpoint written, step not announced",
+    ),
     Spot("worker", *KEEP, "before", 2, "decided, not on disk"),
     Spot("worker", *KEEP, "after", 4, "on disk, not sent"),
-    Spot("worker", "streams.journal", "Journal.sent", "before", 3, "sent, rows of the table and offsets not"),
+    Spot("worker", "streams.archive.journal", "Journal.sent", "before", 3, "sent, rows of the table and offsets not"),
     Spot("synthesizer", *KEEP, "before", 2, "answered, not on disk"),
     Spot("synthesizer", *KEEP, "after", 3, "on disk, not sent"),
-    Spot("archiver", "streams.archive", "ArchiveLog.mirror", "after", 9, "written, not synced"),
-    Spot("archiver", "streams.journal", "write_ends", "before", 7, "synced, not said to be durable"),
+    Spot("archiver", "streams.archive.segments", "ArchiveLog.mirror", "after", 9, "written, not synced"),
+    Spot("archiver", "streams.archive.journal", "write_ends", "before", 7, "synced, not said to be durable"),
 )
 """Each is reached by every run of the small configuration."""
 WORKER_SPOTS = (

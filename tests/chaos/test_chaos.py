@@ -16,10 +16,14 @@ from tests.chaos.spots import SPOTS, WORKER_SPOTS, WORKERS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PINNED = [
-    KillPoint("trainer", "TrajectoryRecorded", 5), KillPoint("worker", "RolloutGroupCompleted", 6),
-    KillPoint("broker", "StepCompleted", 2), KillPoint("synthesizer", "BoundaryDetected", 1),
-    KillPoint("archiver", "TaskSynthesized", 1), KillPoint("trainer", "StepCompleted", 4),
-    KillPoint("broker", "TrajectoryRecorded", 70), KillPoint("worker", "EpochPlanned", 3),
+    KillPoint("trainer", "TrajectoryRecorded", 5),
+    KillPoint("worker", "RolloutGroupCompleted", 6),
+    KillPoint("broker", "StepCompleted", 2),
+    KillPoint("synthesizer", "BoundaryDetected", 1),
+    KillPoint("archiver", "TaskSynthesized", 1),
+    KillPoint("trainer", "StepCompleted", 4),
+    KillPoint("broker", "TrajectoryRecorded", 70),
+    KillPoint("worker", "EpochPlanned", 3),
 ]
 
 
@@ -46,8 +50,12 @@ def assert_nothing_shows(folder: Path, run: Disturbance, calm: dict) -> None:
 def assert_decisions_repeat(folder: Path) -> None:
     """The log holds the inputs of every decision in it."""
     replayed = subprocess.run(
-        [sys.executable, str(ROOT / "cli.py"), "replay", str(only_run(folder).path), "--parts", "decisions"], cwd=ROOT, text=True,
-        capture_output=True, check=False)
+        [sys.executable, str(ROOT / "cli.py"), "replay", str(only_run(folder).path), "--parts", "decisions"],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
 
 
@@ -82,4 +90,6 @@ def test_a_run_that_does_not_wait_for_variants_loses_and_doubles_nothing(tmp_pat
 def test_the_campaign_covers_every_victim_in_every_state() -> None:
     planned = [point for run in points(10_000) for point in run]
     assert len(planned) == len(set(planned)) == 4 * len(VICTIMS) * len(STATES)
-    assert {p.victim for p in planned[:20]} == set(VICTIMS) and len({p.event for p in planned[:60]}) == len({state[0] for state in STATES})
+    assert {p.victim for p in planned[:20]} == set(VICTIMS) and len({p.event for p in planned[:60]}) == len(
+        {state[0] for state in STATES}
+    )

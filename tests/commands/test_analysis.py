@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from analysis.fork import ForkMode
 from commands import archive, doctor, explain, export, fork, rescore, sql, tap, why
 from commands.analysis import analysis_extra
 from commands.config import ConfigError, load_config
@@ -29,15 +30,14 @@ from schemas.events import (
     TaskSynthesized,
     TrajectoryRecorded,
 )
-from streams.archive import ArchiveLog
-from streams.archive_index import MANIFEST, load_manifest
-from streams.connection import Connection
-from streams.embedded_broker import EmbeddedBroker
-from streams.fork import ForkMode
-from streams.kafka_log import KafkaLog
-from streams.log import LogGap, LogUnavailable, Record
-from streams.reader import EventReader
-from streams.topics import partitions_of
+from streams.archive.index import MANIFEST, load_manifest
+from streams.archive.segments import ArchiveLog
+from streams.log.connection import Connection
+from streams.log.embedded_broker import EmbeddedBroker
+from streams.log.kafka import KafkaLog
+from streams.log.port import LogGap, LogUnavailable, Record
+from streams.log.reader import EventReader
+from streams.log.topics import partitions_of
 from tests.streams.recorded import PARTITIONS, record_run
 
 RUNS = Path("no-runs-here")
@@ -132,7 +132,7 @@ def test_a_run_that_goes_on_and_a_damaged_archive_are_not_pushed(
 
 
 def test_a_broker_that_is_not_there_is_named(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streams.discovery.ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("streams.log.discovery.ANSWER_TIMEOUT_S", 0.3)
     with pytest.raises(LogUnavailable, match="127.0.0.1:1"):
         archive.pull("127.0.0.1:1", tmp_path, console)
 
@@ -240,7 +240,9 @@ def test_why_shows_what_a_model_was_asked_and_what_it_said_and_takes_a_batch_by_
     said = record_run(tmp_path / "first", num_epochs=2)
     made = next(e for e in said if isinstance(e, TaskSynthesized))
     prompt = json.dumps([{"role": "system", "content": "rules"}, {"role": "user", "content": "make it harder"}])
-    asked = Completion(attempt=0, role="planner", model="m", prompt_hash="h", prompt=prompt, text="\x1b[31m[bold]a plan\nof two")
+    asked = Completion(
+        attempt=0, role="planner", model="m", prompt_hash="h", prompt=prompt, text="\x1b[31m[bold]a plan\nof two"
+    )
     bare = replace(asked, prompt="not json", text="")
     log = ArchiveLog(tmp_path / "told", PARTITIONS)
     log.append([replace(e, completions=(asked, bare)) if e is made else e for e in said])
@@ -268,12 +270,18 @@ def test_explain_prints_three_answers(
         explain.show(signal.task_id, 99, str(run[0]), "", RUNS, True, console)
 
 
-@pytest.mark.parametrize("ask", [
-    lambda run, out, console: fork.fork(run, 2, ForkMode.RETRAIN, [], out),
-    lambda run, out, console: rescore.show(str(run.path), rescore.Verifier.RECORDED, [], RUNS, True, console),
-    lambda run, out, console: export.write(str(run.path), RUNS, out, ["steps"], False, True, console),
-    lambda run, out, console: sql.ask("SELECT count(*) FROM step_completed", str(run.path), None, RUNS, True, console),
-], ids=["fork", "rescore", "export", "sql"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda run, out, console: fork.fork(run, 2, ForkMode.RETRAIN, [], out),
+        lambda run, out, console: rescore.show(str(run.path), rescore.Verifier.RECORDED, [], RUNS, True, console),
+        lambda run, out, console: export.write(str(run.path), RUNS, out, ["steps"], False, True, console),
+        lambda run, out, console: sql.ask(
+            "SELECT count(*) FROM step_completed", str(run.path), None, RUNS, True, console
+        ),
+    ],
+    ids=["fork", "rescore", "export", "sql"],
+)
 def test_nothing_is_concluded_from_a_damaged_archive(ask: Callable, tmp_path: Path, console: Console) -> None:
     folder = RunFolder(tmp_path / "run-1").create(load_config(None, {}, []))
     record_run(folder.archive)
@@ -323,7 +331,7 @@ def test_the_doctor_redrives_what_can_be_read_now_and_only_once(
 def test_a_missing_package_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, console: Console
 ) -> None:
-    for name in ("duckdb", "streams.sql_views"):
+    for name in ("duckdb", "analysis.sql_views"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=r"needs duckdb: pip install 'rods-streams\[analysis\]'"):
         sql.ask("select 1", str(tmp_path), None, RUNS, False, console)

@@ -15,16 +15,28 @@ from commands.folder import RunFolder, RunInUse, find_run
 def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("[pool]\nbatch_size = 5\ncooldown = 6\n[trainer]\ngroup_size = 9\n")
-    config = load_config(file, {"RODS_POOL__COOLDOWN": "7", "RODS_TRAINER__GROUP_SIZE": "8", "HOME": "x"}, ["trainer.group_size=4"])
+    config = load_config(
+        file, {"RODS_POOL__COOLDOWN": "7", "RODS_TRAINER__GROUP_SIZE": "8", "HOME": "x"}, ["trainer.group_size=4"]
+    )
     assert (config.pool.batch_size, config.pool.cooldown, config.trainer.group_size) == (5, 7, 4)
     assert config.pool.alpha_high == 0.85
 
 
-@pytest.mark.parametrize(("override", "message"), [
-    ("pool.batch_siz=3", "pool.batch_siz: unknown key"), ("pols.x=3", "pols: unknown key"),
-    ("trainer.group_size=many", "trainer.group_size: .*integer"), ("pool.alpha_low=0.9", "pool: .*alpha_low < alpha_high"),
-    ("pool.quota.other=3", "pool.quota"), ("run.name=A B", "run.name"), ("nonsense", "expected section.key=value"),
-    ("kafka.port=99999", "kafka.port"), ("stages=[]", "expected section.key=value"), ("trainer.kl_coef=-1", "trainer.kl_coef")])
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("pool.batch_siz=3", "pool.batch_siz: unknown key"),
+        ("pols.x=3", "pols: unknown key"),
+        ("trainer.group_size=many", "trainer.group_size: .*integer"),
+        ("pool.alpha_low=0.9", "pool: .*alpha_low < alpha_high"),
+        ("pool.quota.other=3", "pool.quota"),
+        ("run.name=A B", "run.name"),
+        ("nonsense", "expected section.key=value"),
+        ("kafka.port=99999", "kafka.port"),
+        ("stages=[]", "expected section.key=value"),
+        ("trainer.kl_coef=-1", "trainer.kl_coef"),
+    ],
+)
 def test_a_wrong_setting_is_refused_by_name_with_the_reason(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(None, {}, [override])

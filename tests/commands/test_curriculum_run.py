@@ -21,15 +21,15 @@ from schemas.events import (
     TaskSynthesized,
     TrajectoryRecorded,
 )
-from streams.archive import ArchiveLog
-from streams.reader import EventReader
+from streams.archive.segments import ArchiveLog
+from streams.log.reader import EventReader
 from tests.chaos.harness import only_run
 from tests.commands.test_run import rods, run
-from trainer.advantage import has_no_signal
 from trainer.curriculum import configured_name
 from trainer.reopen import initial_engine
 from trainer.repeat import learn_again
-from trainer.rollouts import rewards_of
+from trainer.rollouts.groups import rewards_of
+from trainer.update.advantage import has_no_signal
 from trainer.view import RunView
 
 CONFIG = Path(__file__).parent / "curriculum.toml"
@@ -62,8 +62,17 @@ def test_the_stages_begin_in_order_each_behind_the_last_step_of_the_one_before(f
     assert [stage.stage for stage in stages] == ["format", "base", "base+1", "full"]
     assert [stage.ordinal for stage in stages] == [0, 1, 2, 3]
     assert [(stage.reward, stage.synthesis) for stage in stages] == [
-        (RewardKind.FORMAT, False), (RewardKind.PROGRESS, False), (RewardKind.PROGRESS, False), (RewardKind.PROGRESS, True)]
-    assert [(stage.first_epoch, stage.num_epochs, stage.first_step) for stage in stages] == [(0, 1, 1), (1, 1, 3), (2, 1, 5), (3, 2, 7)]
+        (RewardKind.FORMAT, False),
+        (RewardKind.PROGRESS, False),
+        (RewardKind.PROGRESS, False),
+        (RewardKind.PROGRESS, True),
+    ]
+    assert [(stage.first_epoch, stage.num_epochs, stage.first_step) for stage in stages] == [
+        (0, 1, 1),
+        (1, 1, 3),
+        (2, 1, 5),
+        (3, 2, 7),
+    ]
     assert [stage.task_ids for stage in stages[:3]] == [BASE] * 3 and set(stages[3].task_ids) > set(BASE)
     names = {stage.first_epoch: stage.stage for stage in stages}
     for step in steps_of(events):
@@ -76,7 +85,9 @@ def test_the_open_stage_ended_because_it_had_converged_and_not_because_its_epoch
     steps = [step for step in steps_of(events) if configured_name(step.stage) == "base"]
     measured = {event.step for event in of_kind(events, EvaluationCompleted)}
     assert {step.epoch for step in steps} == {1, 2} and {2, 4, 6} <= measured
-    assert sum(step.metrics["num_optimizer_steps"] > 0 for step in steps) >= 3, "the window was full after the second epoch alone"
+    assert sum(step.metrics["num_optimizer_steps"] > 0 for step in steps) >= 3, (
+        "the window was full after the second epoch alone"
+    )
 
 
 def test_each_stage_learns_from_its_own_reward_on_top_of_the_last_weights(finished) -> None:
@@ -86,7 +97,9 @@ def test_each_stage_learns_from_its_own_reward_on_top_of_the_last_weights(finish
     view.hear(events)
     config = folder_config(events)
     engine = initial_engine(folder.checkpoints, config).engine
-    assert all(step.recorded == step.repeated for step in learn_again(view, lambda groups: view.trajectories, engine, config))
+    assert all(
+        step.recorded == step.repeated for step in learn_again(view, lambda groups: view.trajectories, engine, config)
+    )
     view.stages = {name: replace(stage, reward=RewardKind.PROGRESS) for name, stage in view.stages.items()}
     engine = initial_engine(folder.checkpoints, config).engine
     others = list(learn_again(view, lambda groups: view.trajectories, engine, config, [1, 2]))
@@ -128,7 +141,11 @@ def test_nothing_was_lost_or_counted_twice_and_the_whole_run_replays(finished) -
     ledger = facts_of(folder).ledger
     assert (ledger.missing(), ledger.duplicate()) == ([], [])
     summary = json.loads(folder.summary_file.read_text())
-    assert (summary["conservation"]["missing"], summary["conservation"]["duplicate"], summary["outcome"]) == (0, 0, "completed")
+    assert (summary["conservation"]["missing"], summary["conservation"]["duplicate"], summary["outcome"]) == (
+        0,
+        0,
+        "completed",
+    )
     process = rods("replay", str(folder.path), "--json")
     output, _ = process.communicate(timeout=240)
     assert set(json.loads(output.splitlines()[-1])["verdicts"].values()) == {"equal"}, output

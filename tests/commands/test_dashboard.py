@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from analysis.series import busiest_task, family
+from analysis.summary import RunFacts, summary_of
 from commands.config import ConfigError, load_config
 from commands.dashboard import RunSource, archive_source, kafka_source, listen, make_app
 from commands.folder import RunFolder
 from schemas import TOPICS
-from streams.archive import ArchiveLog
-from streams.connection import Connection
-from streams.kafka_log import KafkaLog
-from streams.log import partition_counts
-from streams.series import busiest_task, family
-from streams.summary import RunFacts, summary_of
+from streams.archive.segments import ArchiveLog
+from streams.log.connection import Connection
+from streams.log.kafka import KafkaLog
+from streams.log.port import partition_counts
 from tests.commands.browser import drawn, screenshot
 from tests.streams.building import RUN
 from tests.streams.scripted import play

@@ -14,14 +14,27 @@ from tests.chaos.outcome import outcome
 from tests.commands.test_run import CONFIG, DEADLINE_S, rods, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-SHARED = ("--set", "trainer.engine=deepspeed", "--set", "trainer.num_processes=2", "--set", "trainer.zero_stage=2",
-          "--set", "trainer.checkpoint_every_steps=1")
+SHARED = (
+    "--set",
+    "trainer.engine=deepspeed",
+    "--set",
+    "trainer.num_processes=2",
+    "--set",
+    "trainer.zero_stage=2",
+    "--set",
+    "trainer.checkpoint_every_steps=1",
+)
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two epochs over eight seeds."""
-    text, cut = re.subn(r"\[\[stages\]\].*?(?=\[pool\])", '[[stages]]\nname = "full"\nepochs = 2\n\n', CONFIG.read_text(), flags=re.DOTALL)
+    text, cut = re.subn(
+        r"\[\[stages\]\].*?(?=\[pool\])",
+        '[[stages]]\nname = "full"\nepochs = 2\n\n',
+        CONFIG.read_text(),
+        flags=re.DOTALL,
+    )
     assert cut == 1
     path = tmp_path_factory.mktemp("config") / "two-epochs.toml"
     path.write_text(text)
@@ -55,7 +68,9 @@ def test_its_replay_decides_and_scores_the_same_and_learns_within_the_tolerance(
     assert process.returncode == (0 if verdicts["learning"] == "equal" else 1), output
 
 
-def test_a_killed_trainer_of_two_processes_ends_as_if_undisturbed(shared: RunFolder, config: Path, tmp_path: Path) -> None:
+def test_a_killed_trainer_of_two_processes_ends_as_if_undisturbed(
+    shared: RunFolder, config: Path, tmp_path: Path
+) -> None:
     def disturb(pid: int, step: int) -> None:
         if step == 2:
             kill(pid, "trainer")

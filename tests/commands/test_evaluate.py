@@ -32,8 +32,9 @@ def test_a_suite_is_measured_as_json_and_file(tmp_path, capsys):
 
 def test_the_tables_show_every_category_with_intervals_and_how_they_were_made():
     shown = console()
-    options = EvalOptions("default", split="train", profile="bfcl", limit=2, pass_k=2, categories=("miss_func",),
-                          **SHORT)
+    options = EvalOptions(
+        "default", split="train", profile="bfcl", limit=2, pass_k=2, categories=("miss_func",), **SHORT
+    )
     show(options, False, None, shown)
     text = shown.file.getvalue()
     assert "bfcl profile" in text and "pass@2" in text and "miss_func" in text and "bootstrap over tasks" in text
@@ -50,9 +51,14 @@ def test_a_limit_takes_evenly_from_the_categories():
 
 @pytest.mark.parametrize(
     ("values", "text"),
-    [({"suite": "other"}, "--suite"), ({"split": "other"}, "--split"), ({"profile": "other"}, "--profile"),
-     ({"categories": ("other",)}, "--category"), ({"greedy": True, "pass_k": 2}, "--greedy"),
-     ({"pass_k": 0}, "--pass-k")],
+    [
+        ({"suite": "other"}, "--suite"),
+        ({"split": "other"}, "--split"),
+        ({"profile": "other"}, "--profile"),
+        ({"categories": ("other",)}, "--category"),
+        ({"greedy": True, "pass_k": 2}, "--greedy"),
+        ({"pass_k": 0}, "--pass-k"),
+    ],
 )
 def test_options_that_cannot_be_are_refused_by_name(values, text):
     with pytest.raises(ConfigError, match=text):
@@ -62,8 +68,15 @@ def test_options_that_cannot_be_are_refused_by_name(values, text):
 def test_a_person_sees_a_task_played_and_may_speak_for_the_user():
     answers = iter(["", "please [bold]stop[/bold]"])
     shown = console()
-    reward = chat("default", "multi_turn_miss_func_144", "train", shown, greedy=True, max_message_tokens=96,
-                  ask=lambda question: next(answers, ""))
+    reward = chat(
+        "default",
+        "multi_turn_miss_func_144",
+        "train",
+        shown,
+        greedy=True,
+        max_message_tokens=96,
+        ask=lambda question: next(answers, ""),
+    )
     text = shown.file.getvalue()
     assert text.count("policy") >= 3 and "result" in text and "was right" in text and f"reward {reward:.2f}" in text
     assert "you changed what the user said" in text

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from analysis.chronicle import Chronicle
+from analysis.fork import ForkMode, NothingToFork, renamed, shared_past
+from analysis.lineage import lineage
+from analysis.summary import RunFacts, summary_of
 from commands import explain, fork
 from commands.config import ConfigError, load_config
 from commands.folder import RunFolder
@@ -17,16 +21,12 @@ from commands.report import report_html
 from commands.view import summary_table
 from schemas import Event
 from schemas.events import BatchPlanned, TaskSynthesized
-from streams.chronicle import Chronicle
-from streams.fork import ForkMode, NothingToFork, renamed, shared_past
-from streams.lineage import lineage
-from streams.log import LogGap
-from streams.pool_config import PoolConfig
-from streams.summary import RunFacts, summary_of
+from streams.log.port import LogGap
+from streams.pool.settings import PoolConfig
 from tests.streams.recorded import SETTINGS, record_run
 from tests.streams.scripted import of
 from tests.trainer.toys import toy_model
-from trainer.checkpoint import write_checkpoint
+from trainer.weights.checkpoint import write_checkpoint
 
 AT = 5
 
@@ -58,7 +58,9 @@ def test_the_log_of_a_fork_names_parent_step_and_mode(parent: RunFolder) -> None
     started, theirs = start_of(events), start_of(events_of(parent))
     assert (started.parent_run_id, started.forked_at_step, started.fork_mode) == ("run-1", AT, "retrain")
     assert started.caused_by == theirs.event_id and started.run_id == made.run_id != "run-1"
-    assert json.loads(started.config_json)["trainer"]["learning_rate"] == 0.5 == made.config()["trainer"]["learning_rate"]
+    assert (
+        json.loads(started.config_json)["trainer"]["learning_rate"] == 0.5 == made.config()["trainer"]["learning_rate"]
+    )
     assert max(e.step for e in of(events, BatchPlanned)) == AT
     assert folders(parent.path.parent) == {"run-1", made.run_id}
     assert (made.checkpoints / "step-000000").is_dir()
@@ -104,7 +106,9 @@ def test_a_forks_shared_past_is_explained_as_its_parents(parent: RunFolder, caps
         assert answers(made, task_id, step, capsys) == answers(parent, task_id, step, capsys), (task_id, step)
 
 
-@pytest.mark.parametrize(("mode", "words"), [(ForkMode.RETRAIN, "off-policy"), (ForkMode.CONTINUE, "as part of run run-1")])
+@pytest.mark.parametrize(
+    ("mode", "words"), [(ForkMode.RETRAIN, "off-policy"), (ForkMode.CONTINUE, "as part of run run-1")]
+)
 def test_a_person_sees_that_a_run_shares_the_past_of_another_and_whether_off_policy(
     parent: RunFolder, mode: ForkMode, words: str, capsys: pytest.CaptureFixture
 ) -> None:
@@ -112,7 +116,12 @@ def test_a_person_sees_that_a_run_shares_the_past_of_another_and_whether_off_pol
     opening = fork.opening_of(start_of(events), parent, "run-2", load_config(None, {}, []), AT, mode)
     facts = RunFacts().add([opening, *renamed(shared_past(events, AT, ForkMode.CONTINUE), "run-2")])
     summary = summary_of(facts)
-    assert summary["fork"] == {"parent_run_id": "run-1", "at_step": AT, "mode": mode.value, "off_policy": mode is ForkMode.RETRAIN}
+    assert summary["fork"] == {
+        "parent_run_id": "run-1",
+        "at_step": AT,
+        "mode": mode.value,
+        "off_policy": mode is ForkMode.RETRAIN,
+    }
     assert summary_of(RunFacts().add(events))["fork"] is None
     assert "steps 1 to 5 of run-1" in report_html(facts) and "of run-1" not in report_html(RunFacts().add(events))
     console = Console(record=True, width=200, file=io.StringIO())

@@ -27,16 +27,16 @@ from schemas.events import (
     StepCompleted,
     TrajectoryRecorded,
 )
-from streams.archive import ArchiveLog, partitions_in, segments
-from streams.archive_blocks import spans_of
-from streams.archiver import restore
-from streams.connection import Connection
-from streams.embedded_broker import EmbeddedBroker
-from streams.kafka_log import KafkaLog
-from streams.log import LogGap, Record
-from streams.reader import dead_letter
-from streams.scan import scan_archive
-from streams.topics import ensure_topics
+from streams.archive.archiver import restore
+from streams.archive.blocks import spans_of
+from streams.archive.scan import scan_archive
+from streams.archive.segments import ArchiveLog, partitions_in, segments
+from streams.log.connection import Connection
+from streams.log.embedded_broker import EmbeddedBroker
+from streams.log.kafka import KafkaLog
+from streams.log.port import LogGap, Record
+from streams.log.reader import dead_letter
+from streams.log.topics import ensure_topics
 
 EQUAL = {"decisions": "equal", "learning": "equal", "rewards": "equal"}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -102,11 +102,17 @@ def nth(folder: RunFolder, kind: type, index: int) -> Event:
     return [event for event in events if isinstance(event, kind)][index]
 
 
-def test_an_unchanged_run_is_equal_in_all_three_wherever_its_folder_lies(undisturbed: RunFolder, copied: RunFolder) -> None:
+def test_an_unchanged_run_is_equal_in_all_three_wherever_its_folder_lies(
+    undisturbed: RunFolder, copied: RunFolder
+) -> None:
     code, found = told(undisturbed.path)
     assert code == 0 and found["verdicts"] == EQUAL and not found["divergence"] and not found["damage"]
     steps = nth(undisturbed, RunFinished, 0).step
-    assert found["counts"]["learning"] == steps and found["counts"]["rewards"] > steps and found["counts"]["decisions"] > steps
+    assert (
+        found["counts"]["learning"] == steps
+        and found["counts"]["rewards"] > steps
+        and found["counts"]["decisions"] > steps
+    )
     renamed = copied.path.rename(copied.path.with_name("elsewhere"))
     code, found = told(renamed, "--parts", "decisions")
     assert code == 0 and found["run_id"] == undisturbed.run_id
@@ -120,7 +126,9 @@ def test_an_archive_alone_replays_at_another_path(copied: RunFolder, tmp_path: P
     assert code == 0 and found["verdicts"] == EQUAL and found["run_id"] == copied.run_id
 
 
-def test_a_run_replays_from_the_topics_of_a_broker(copied: RunFolder, own_broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_a_run_replays_from_the_topics_of_a_broker(
+    copied: RunFolder, own_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     connection = Connection(own_broker.bootstrap_servers, True)
     ensure_topics(connection)
     log = KafkaLog(connection)
@@ -158,7 +166,8 @@ def test_a_flipped_byte_of_one_event_is_named_by_segment_and_offsets(copied: Run
     assert code == 1 and found["verdicts"][part] == "differs"
     assert found["damage"] == [
         f"{topic}-0 offsets {span.first_offset} to {span.last_offset}: segment {path.name} is damaged at bytes "
-        f"{span.start} to {span.end - 1}"]
+        f"{span.start} to {span.end - 1}"
+    ]
     assert found["divergence"][part]["what"]
 
 
@@ -192,9 +201,12 @@ def test_another_reward_is_named_by_group_and_rollout(copied: RunFolder) -> None
     code, found = told(copied.path, "--parts", "rewards")
     assert code == 1 and found["verdicts"]["rewards"] == "differs"
     assert found["divergence"]["rewards"] == {
-        "where": f"group {group.group_id} ({group.task_id}, step {group.step})", "what": f"reward of rollout {index}",
-        "recorded": repr(rewards[index]), "repeated": repr(group.rewards[index]),
-        "cause": f"trajectory {group.trajectory_ids[index]}"}
+        "where": f"group {group.group_id} ({group.task_id}, step {group.step})",
+        "what": f"reward of rollout {index}",
+        "recorded": repr(rewards[index]),
+        "repeated": repr(group.rewards[index]),
+        "cause": f"trajectory {group.trajectory_ids[index]}",
+    }
 
 
 @pytest.mark.parametrize("name", ["format_rewards", "turn_verdicts", "codes"])
@@ -232,7 +244,9 @@ def test_another_setting_is_named_before_anything_is_repeated(copied: RunFolder,
     assert code == 1 and set(found["verdicts"].values()) == {"differs"}
     for difference in found["divergence"].values():
         assert difference["where"] == "runs-0@0" and difference["what"] == "setting trainer.learning_rate"
-        assert ("0.25" in difference["repeated"]) is (where == "file") and ("0.25" in difference["recorded"]) is (where == "event")
+        assert ("0.25" in difference["repeated"]) is (where == "file") and ("0.25" in difference["recorded"]) is (
+            where == "event"
+        )
 
 
 def test_another_setting_of_the_log_alone_shows_in_what_it_decides(copied: RunFolder, tmp_path: Path) -> None:
@@ -257,7 +271,11 @@ def test_another_token_probability_changes_the_weights_from_its_step_on(copied: 
     code, found = told(copied.path, "--parts", "learning")
     difference = found["divergence"]["learning"]
     assert code == 1 and found["verdicts"]["learning"] == "differs"
-    assert (difference["where"], difference["what"], difference["recorded"]) == (f"step {step}", "weights digest", done.weights_digest)
+    assert (difference["where"], difference["what"], difference["recorded"]) == (
+        f"step {step}",
+        "weights digest",
+        done.weights_digest,
+    )
     assert "largest weight difference" in found["notes"]["learning"]
 
 
@@ -265,7 +283,9 @@ def test_another_number_in_a_completed_step_is_named(copied: RunFolder) -> None:
     done = nth(copied, StepCompleted, 2)
     change_one(copied, StepCompleted, 2, num_trained_tokens=done.num_trained_tokens + 1)
     code, found = told(copied.path, "--parts", "learning")
-    assert code == 1 and found["divergence"]["learning"]["what"] == f"num_trained_tokens of StepCompleted {done.event_id}"
+    assert (
+        code == 1 and found["divergence"]["learning"]["what"] == f"num_trained_tokens of StepCompleted {done.event_id}"
+    )
     assert found["divergence"]["learning"]["repeated"] == str(done.num_trained_tokens)
 
 
@@ -279,8 +299,14 @@ def test_other_weights_at_the_start_or_the_end_are_named(copied: RunFolder, kind
 
 def other_digests(folder: RunFolder) -> None:
     """Every weights digest from step 2 on as another machine would have given it."""
-    rewrite(folder, lambda record, event: replace(event, weights_digest=event.weights_digest[::-1])
-            if isinstance(event, RunFinished) or (isinstance(event, StepCompleted) and event.step > 1) else record)
+    rewrite(
+        folder,
+        lambda record, event: (
+            replace(event, weights_digest=event.weights_digest[::-1])
+            if isinstance(event, RunFinished) or (isinstance(event, StepCompleted) and event.step > 1)
+            else record
+        ),
+    )
 
 
 def test_weights_within_the_tolerance_count_as_such_on_another_machine_only(
@@ -288,12 +314,20 @@ def test_weights_within_the_tolerance_count_as_such_on_another_machine_only(
 ) -> None:
     other_digests(copied)
     code, found = told(copied.path, "--parts", "learning")
-    assert code == 1 and found["verdicts"]["learning"] == "differs" and "equal bits are asked for" in found["notes"]["learning"]
+    assert (
+        code == 1
+        and found["verdicts"]["learning"] == "differs"
+        and "equal bits are asked for" in found["notes"]["learning"]
+    )
     versions = replay_learning.installed_versions("bfcl-v3") | {"cpu": "abacus", "torch": "9.9"}
     monkeypatch.setattr(replay_learning, "installed_versions", lambda environment: versions)
     code, found = told(copied.path, "--parts", "learning")
     note = found["notes"]["learning"]
-    assert code == 1 and found["verdicts"]["learning"] == "tolerance" and found["divergence"]["learning"]["where"] == "step 2"
+    assert (
+        code == 1
+        and found["verdicts"]["learning"] == "tolerance"
+        and found["divergence"]["learning"]["where"] == "step 2"
+    )
     kept = [int(path.name.removeprefix("step-")) for path in sorted(copied.checkpoints.glob("step-*"))]
     assert f"at the kept checkpoints of step {', '.join(str(step) for step in kept if step > 1)}" in note
     assert "-> abacus" in note and "-> 9.9" in note
@@ -373,7 +407,9 @@ class Bars:
 
 def test_every_bar_knows_its_total_and_reaches_it(undisturbed: RunFolder) -> None:
     bars = Bars()
-    _, report = replay(origin_of(str(undisturbed.path), Path("runs"), ""), ("decisions", "learning", "rewards"), None, bars)
+    _, report = replay(
+        origin_of(str(undisturbed.path), Path("runs"), ""), ("decisions", "learning", "rewards"), None, bars
+    )
     assert report.is_equal and bars.names == ["reading", "decisions", "learning", "rewards"]
     assert bars.done == bars.totals and all(bars.totals)
 

@@ -10,16 +10,16 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
+from analysis.series import epoch_rows
+from analysis.summary import HELDOUT, RunFacts
 from commands.charts import Series, line_chart, stacked_bars, strip_chart, ticks
 from commands.config import load_config
 from commands.folder import RunFolder
 from commands.report import report_html, write
 from schemas import TOPICS, make
 from schemas.events import EvaluationCompleted, SynthesisFailure, VariantRejected
-from streams.archive import ArchiveLog
-from streams.log import partition_counts
-from streams.series import epoch_rows
-from streams.summary import HELDOUT, RunFacts
+from streams.archive.segments import ArchiveLog
+from streams.log.port import partition_counts
 from tests.commands.browser import drawn
 from tests.streams.building import RUN, group, opening, task
 from tests.streams.scripted import play

@@ -18,14 +18,14 @@ from commands.rescore import Verifier
 from environments.registry import load_tasks
 from schemas import Event, make
 from schemas.events import FinishReason, RolloutGroupCompleted, Task, TaskSeeded, TrajectoryRecorded
-from streams.archive import ArchiveLog
-from streams.log import LogGap
+from streams.archive.segments import ArchiveLog
+from streams.log.port import LogGap
 from tests.streams.building import RUN, group, run_started
 from tests.streams.recorded import PARTITIONS, record_run
-from trainer.checkpoint import write_checkpoint
-from trainer.episodes import EpisodeMaker
-from trainer.players import ASSET
-from trainer.policy import load_policy
+from trainer.policy.loading import load_policy
+from trainer.policy.players import ASSET
+from trainer.rollouts.episodes import EpisodeMaker
+from trainer.weights.checkpoint import write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +55,20 @@ def test_other_detector_settings_are_applied_to_every_group(
     means = [sum(e.rewards) / len(e.rewards) for e in run[1] if isinstance(e, RolloutGroupCompleted)]
     assert found["rescored"]["zones"]["boundary"] == sum(0.45 <= mean <= 0.55 for mean in means)
     assert found["rescored"]["zones"]["hard"] == sum(mean < 0.45 for mean in means)
-    assert len(found["boundary_lost"]) == found["recorded"]["zones"]["boundary"] - found["rescored"]["zones"]["boundary"] > 0
+    assert (
+        len(found["boundary_lost"])
+        == found["recorded"]["zones"]["boundary"] - found["rescored"]["zones"]["boundary"]
+        > 0
+    )
     assert found["signals_lost"] and found["injected_lost"] and found["boundary_gained"] == []
 
 
 def test_a_variant_whose_signal_would_not_have_been_sent_is_not_injected(
     run: tuple[RunFolder, list[Event]], capsys: pytest.CaptureFixture
 ) -> None:
-    found = rescored(run[0], capsys, "recorded", "pool.alpha_low=0.99", "pool.alpha_high=0.995", "pool.alpha_retire=0.999")
+    found = rescored(
+        run[0], capsys, "recorded", "pool.alpha_low=0.99", "pool.alpha_high=0.995", "pool.alpha_retire=0.999"
+    )
     assert found["recorded"]["injected"] > 0 == found["rescored"]["injected"] == found["rescored"]["signals"]
 
 
@@ -75,7 +81,11 @@ def test_the_binary_verifier_looks_at_verdicts_alone(
 
 def said_by_an_oracle(task: Task, end: str) -> list[str]:
     """The ground truth in the compact grammar, each turn ended by ``end``."""
-    return [text for turn in task.turns for text in (*(f"<c>{c.name}{c.arguments_json}</c>" for c in turn.ground_truth), end)]
+    return [
+        text
+        for turn in task.turns
+        for text in (*(f"<c>{c.name}{c.arguments_json}</c>" for c in turn.ground_truth), end)
+    ]
 
 
 def played(task: Task, texts: list[str], index: int) -> TrajectoryRecorded:
@@ -87,9 +97,22 @@ def played(task: Task, texts: list[str], index: int) -> TrajectoryRecorded:
     if not episode.done:
         episode.cut(FinishReason.TURN_LIMIT)
     return make(
-        TrajectoryRecorded, RUN, group_id="", task_id=task.task_id, step=1, rollout_index=index, policy_version=0, token_ids=b"",
-        logprobs=b"", mask=b"", messages=tuple(episode.messages), turn_verdicts=tuple(episode.turn_verdicts), reward=episode.reward,
-        format_reward=None, finish_reason=episode.finish_reason)
+        TrajectoryRecorded,
+        RUN,
+        group_id="",
+        task_id=task.task_id,
+        step=1,
+        rollout_index=index,
+        policy_version=0,
+        token_ids=b"",
+        logprobs=b"",
+        mask=b"",
+        messages=tuple(episode.messages),
+        turn_verdicts=tuple(episode.turn_verdicts),
+        reward=episode.reward,
+        format_reward=None,
+        finish_reason=episode.finish_reason,
+    )
 
 
 def test_the_official_verifier_plays_the_messages_again_under_the_leaderboards_rules(
@@ -102,8 +125,10 @@ def test_the_official_verifier_plays_the_messages_again_under_the_leaderboards_r
     bodies = [played(task, said_by_an_oracle(task, end), index) for index, end in enumerate(("<e>", "All done."))]
     assert [body.reward for body in bodies] == [1.0, 0.25], "a word instead of <e> is malformed in training only"
     one = replace(
-        group(task.task_id, 1, [body.reward for body in bodies]), trajectory_ids=tuple(body.trajectory_id for body in bodies),
-        turn_verdicts=tuple(body.turn_verdicts for body in bodies))
+        group(task.task_id, 1, [body.reward for body in bodies]),
+        trajectory_ids=tuple(body.trajectory_id for body in bodies),
+        turn_verdicts=tuple(body.turn_verdicts for body in bodies),
+    )
     log = ArchiveLog(folder.archive, PARTITIONS)
     log.append([run_started(), make(TaskSeeded, RUN, task=task, position=0, is_protected=True), *bodies, one])
     log.close()
@@ -111,7 +136,9 @@ def test_the_official_verifier_plays_the_messages_again_under_the_leaderboards_r
     assert means == {"recorded": 0.625, "progress": 0.625, "binary": 0.5, "official": 1.0}
 
 
-def test_a_rollout_whose_messages_are_not_in_the_archive_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_rollout_whose_messages_are_not_in_the_archive_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     folder = RunFolder(tmp_path / RUN).create(load_config(None, {}, []))
     policy = load_policy(ASSET)
     write_checkpoint(folder.checkpoints, 0, policy.model, policy.tokenizer, {}, b"", 1)
@@ -124,7 +151,14 @@ def test_a_rollout_whose_messages_are_not_in_the_archive_is_named(tmp_path: Path
 
 def test_people_see_every_kind_of_change(run: tuple[RunFolder, list[Event]]) -> None:
     console = Console(record=True, width=200, quiet=False)
-    rescore.show(str(run[0].path), Verifier.RECORDED, ["pool.alpha_low=0.45", "pool.alpha_high=0.55"], Path("none"), False, console)
+    rescore.show(
+        str(run[0].path),
+        Verifier.RECORDED,
+        ["pool.alpha_low=0.45", "pool.alpha_high=0.55"],
+        Path("none"),
+        False,
+        console,
+    )
     text = console.export_text()
     for words in ("boundary lost: ", "signals lost: ", "injected lost: ", "  epoch ", "  step "):
         assert words in text
@@ -138,7 +172,9 @@ def test_a_setting_that_cannot_be_read_anew_is_refused(run: tuple[RunFolder, lis
         rescore.show(str(run[0].path), Verifier.RECORDED, ["pool.alpha_lo=0.1"], Path("none"), True, Console())
 
 
-def test_an_unknown_verifier_and_a_missing_archive_are_named(run: tuple[RunFolder, list[Event]], tmp_path: Path) -> None:
+def test_an_unknown_verifier_and_a_missing_archive_are_named(
+    run: tuple[RunFolder, list[Event]], tmp_path: Path
+) -> None:
     from commands.cli_analysis import app
 
     done = CliRunner().invoke(app, ["rescore", str(run[0].path), "--verifier", "x"])

@@ -29,8 +29,14 @@ def rods(*arguments: str) -> subprocess.Popen:
     """The command, listening to Ctrl-C also where a shell in the background had it ignored."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "cli.py"), *arguments], cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        [sys.executable, str(ROOT / "cli.py"), *arguments],
+        cwd=ROOT,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def steps_of(process: subprocess.Popen, lines: list[str]) -> Iterator[int]:
@@ -53,16 +59,35 @@ def run(folder: Path, *arguments: str, at_step: Callable[[int, int], None] = lam
 def test_a_run_ends_by_itself_with_every_figure_and_nothing_lost(undisturbed: RunFolder) -> None:
     summary = json.loads(undisturbed.summary_file.read_text())
     wanted = {
-        "reward_first", "reward_last", "heldout_reward_first", "heldout_reward_last", "steps", "epochs", "tasks_seeded",
-        "boundary_signals", "tasks_synthesized", "synthesis_failed", "tasks_injected", "tasks_retired", "zone_variance",
-        "conservation", "weights_digest"}
+        "reward_first",
+        "reward_last",
+        "heldout_reward_first",
+        "heldout_reward_last",
+        "steps",
+        "epochs",
+        "tasks_seeded",
+        "boundary_signals",
+        "tasks_synthesized",
+        "synthesis_failed",
+        "tasks_injected",
+        "tasks_retired",
+        "zone_variance",
+        "conservation",
+        "weights_digest",
+    }
     assert wanted <= summary.keys()
     assert summary["outcome"] == "completed" and summary["epochs"] == 4 and summary["tasks_seeded"] == 8
     assert (summary["conservation"]["missing"], summary["conservation"]["duplicate"]) == (0, 0)
     assert summary["boundary_signals"] == summary["tasks_synthesized"] + summary["synthesis_failed"] > 0
     assert summary["tasks_injected"] > 0 and summary["dead_letters"] == 0
     assert all(summary[key] is not None for key in wanted)
-    assert {p.name for p in undisturbed.path.iterdir()} >= {"archive", "checkpoints", "logs", "summary.json", "config.json"}
+    assert {p.name for p in undisturbed.path.iterdir()} >= {
+        "archive",
+        "checkpoints",
+        "logs",
+        "summary.json",
+        "config.json",
+    }
     assert not undisturbed.journals.exists(), "a drained run keeps no journal"
 
 
@@ -82,7 +107,11 @@ def test_a_recorded_run_replays_with_every_verdict_equal(undisturbed: RunFolder)
     process = rods("replay", str(undisturbed.path), "--json")
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
-    assert json.loads(output.splitlines()[-1])["verdicts"] == {"decisions": "equal", "learning": "equal", "rewards": "equal"}
+    assert json.loads(output.splitlines()[-1])["verdicts"] == {
+        "decisions": "equal",
+        "learning": "equal",
+        "rewards": "equal",
+    }
 
 
 def test_status_tells_the_same_as_the_summary(undisturbed: RunFolder) -> None:
@@ -142,7 +171,17 @@ def test_a_fork_goes_on_from_the_shared_past_with_other_settings_and_replays(
     undisturbed: RunFolder, tmp_path: Path, retrain: bool
 ) -> None:
     shutil.copytree(undisturbed.path, tmp_path / undisturbed.run_id)
-    arguments = ["fork", undisturbed.run_id, "--runs", str(tmp_path), "--at", "5", "--set", "trainer.learning_rate=1e-4", "--json"]
+    arguments = [
+        "fork",
+        undisturbed.run_id,
+        "--runs",
+        str(tmp_path),
+        "--at",
+        "5",
+        "--set",
+        "trainer.learning_rate=1e-4",
+        "--json",
+    ]
     output, _ = rods(*arguments, *(["--retrain"] if retrain else [])).communicate(timeout=DEADLINE_S)
     fork = json.loads(output.splitlines()[-1])
     code, output = run(tmp_path, "--resume", fork["run_id"])
@@ -155,8 +194,12 @@ def test_a_fork_goes_on_from_the_shared_past_with_other_settings_and_replays(
     assert set(json.loads(output.splitlines()[-1])["verdicts"].values()) == {"equal"}, output
 
 
-def test_rescoring_under_the_recorded_rewards_changes_nothing_and_under_others_the_seeds(undisturbed: RunFolder) -> None:
+def test_rescoring_under_the_recorded_rewards_changes_nothing_and_under_others_the_seeds(
+    undisturbed: RunFolder,
+) -> None:
     for verifier, same in (("progress", True), ("binary", False)):
-        output, _ = rods("rescore", str(undisturbed.path), "--verifier", verifier, "--json").communicate(timeout=DEADLINE_S)
+        output, _ = rods("rescore", str(undisturbed.path), "--verifier", verifier, "--json").communicate(
+            timeout=DEADLINE_S
+        )
         found = json.loads(output.splitlines()[-1])
         assert (found["recorded"] == found["rescored"]) is same

@@ -13,12 +13,12 @@ from commands.config import ConfigError, RunConfig, validated
 from commands.sampling import of_trainer, of_worker, served, server_of, server_syncs
 from tests.trainer.test_vllm_engine_sampler import Engine
 from tests.trainer.toys import ToyTemplate, toy_model
-from trainer.held_weights import EngineWeights, FolderWeights, ServerWeights
-from trainer.hf_sampler import HFSampler
-from trainer.players import ASSET
-from trainer.policy import load_policy
-from trainer.vllm_server_sampler import VllmServerSampler
-from trainer.weight_sync import FolderSync, VllmSync, WeightSyncFailed
+from trainer.policy.loading import load_policy
+from trainer.policy.players import ASSET
+from trainer.rollouts.held_weights import EngineWeights, FolderWeights, ServerWeights
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.vllm_server_sampler import VllmServerSampler
+from trainer.weights.sync import FolderSync, VllmSync, WeightSyncFailed
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -88,7 +88,8 @@ def test_a_run_that_samples_from_servers_must_name_them(policy):
 
 
 @pytest.mark.parametrize(
-    ("worker", "url"), [("rollout-0", "a"), ("rollout-1", "b"), ("rollout-12", "a"), ("gpu", "a"), ("7", "b")])
+    ("worker", "url"), [("rollout-0", "a"), ("rollout-1", "b"), ("rollout-12", "a"), ("gpu", "a"), ("7", "b")]
+)
 def test_a_workers_number_chooses_its_server(worker, url):
     assert server_of(("a", "b"), worker) == url
 
@@ -96,13 +97,21 @@ def test_a_workers_number_chooses_its_server(worker, url):
 def test_the_alert_of_drift_fires_where_the_trainer_raises_its_alarm():
     rules = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
     assert f'rods_logprob_gap{{stat="mean"}} > {config_of().trainer.logprob_gap_alarm:g}\n' in rules
-    shipped = [tomllib.loads(path.read_text()) for path in (*ROOT.glob("commands/configs/*.toml"), ROOT / "deploy" / "gpu.toml")]
+    shipped = [
+        tomllib.loads(path.read_text())
+        for path in (*ROOT.glob("commands/configs/*.toml"), ROOT / "deploy" / "gpu.toml")
+    ]
     assert {config.get("trainer", {}).get("logprob_gap_alarm", 0.1) for config in shipped} == {0.1}
 
 
 def test_settings_of_workers_and_servers_are_refused_with_their_key():
-    for wrong in ({"workers": {"num_local": -1}}, {"vllm": {"transport": "carrier pigeon"}}, {"stale_policy": "hope"},
-                  {"max_staleness": -1}, {"workers": {"typo": 1}}):
+    for wrong in (
+        {"workers": {"num_local": -1}},
+        {"vllm": {"transport": "carrier pigeon"}},
+        {"stale_policy": "hope"},
+        {"max_staleness": -1},
+        {"workers": {"typo": 1}},
+    ):
         with pytest.raises(ConfigError, match="trainer"):
             config_of(**wrong)
 

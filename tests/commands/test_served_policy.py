@@ -13,8 +13,8 @@ import pytest
 
 from schemas.events import GroupClaimed, RolloutGroupCompleted, StepCompleted, TrajectoryRecorded, WeightsSynced
 from schemas.packed import unpack_mask
-from streams.archive import ArchiveLog
-from streams.reader import EventReader
+from streams.archive.segments import ArchiveLog
+from streams.log.reader import EventReader
 from tests.trainer.test_vllm_server import FP32_GAP
 from tests.trainer.test_vllm_server import policy_folder as policy_folder
 from tests.trainer.vllm_server import MISSING, PYTHON, free_port, vllm_server
@@ -27,8 +27,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not PYTHON.exists(), reason=M
 
 def rods(*arguments, **values):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen([sys.executable, str(ROOT / "cli.py"), *arguments], cwd=ROOT, env=env, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **values)
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "cli.py"), *arguments],
+        cwd=ROOT,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        **values,
+    )
 
 
 def said(process, text=None):
@@ -38,16 +45,41 @@ def said(process, text=None):
 
 
 def test_a_policy_behind_a_server_without_developer_mode_is_measured_and_talked_to(policy_folder, tmp_path):
-    with vllm_server(policy_folder, tmp_path / "server.log", "--logprobs-mode", "processed_logprobs", is_developed=False) as url:
+    with vllm_server(
+        policy_folder, tmp_path / "server.log", "--logprobs-mode", "processed_logprobs", is_developed=False
+    ) as url:
         server = ("--model", url, "--tokenizer", str(policy_folder))
         limits = ("--max-message-tokens", "24", "--max-episode-tokens", "1000")
-        lines = said(rods("eval", *server, "--split", "train", "--limit", "8", "--greedy", "--json", *limits)).splitlines()
+        lines = said(
+            rods("eval", *server, "--split", "train", "--limit", "8", "--greedy", "--json", *limits)
+        ).splitlines()
         result = json.loads(lines[-1])
         assert (result["overall"]["num_tasks"], result["mode"], result["model"]) == (8, "greedy", url)
-        sampled = json.loads(said(rods("eval", *server, "--split", "train", "--limit", "4", "--temperature", "0.7", "--pass-k", "2",
-                                       "--json", *limits)).splitlines()[-1])
+        sampled = json.loads(
+            said(
+                rods(
+                    "eval",
+                    *server,
+                    "--split",
+                    "train",
+                    "--limit",
+                    "4",
+                    "--temperature",
+                    "0.7",
+                    "--pass-k",
+                    "2",
+                    "--json",
+                    *limits,
+                )
+            ).splitlines()[-1]
+        )
         assert (sampled["overall"]["num_tasks"], sampled["rollouts_per_task"]) == (4, 2)
-        talk = said(rods("chat", *server, "--task", "multi_turn_base_144", "--split", "train", "--greedy", stdin=subprocess.PIPE), "\n\n\n\n\n")
+        talk = said(
+            rods(
+                "chat", *server, "--task", "multi_turn_base_144", "--split", "train", "--greedy", stdin=subprocess.PIPE
+            ),
+            "\n\n\n\n\n",
+        )
         assert "reward 0.00" in talk
 
 
@@ -72,15 +104,38 @@ def played(policy_folder, tmp_path_factory):
     folder, port = tmp_path_factory.mktemp("served"), free_port()
     (folder / "runs").mkdir()
     with vllm_server(policy_folder, folder / "server.log") as url:
-        settings = {"kafka.port": port, "trainer.workers.num_local": 0, "trainer.sampler": "vllm_server", "trainer.vllm.urls": f'["{url}"]',
-                    "policy.path": policy_folder, "trainer.max_message_tokens": 24, "trainer.max_episode_tokens": 1000,
-                    "trainer.reward": "format", "trainer.entropy_coef": 0.1}
-        process = rods("run", "--config", str(CONFIG), "--runs", str(folder / "runs"),
-                       *(part for key, value in settings.items() for part in ("--set", f"{key}={value}")))
+        settings = {
+            "kafka.port": port,
+            "trainer.workers.num_local": 0,
+            "trainer.sampler": "vllm_server",
+            "trainer.vllm.urls": f'["{url}"]',
+            "policy.path": policy_folder,
+            "trainer.max_message_tokens": 24,
+            "trainer.max_episode_tokens": 1000,
+            "trainer.reward": "format",
+            "trainer.entropy_coef": 0.1,
+        }
+        process = rods(
+            "run",
+            "--config",
+            str(CONFIG),
+            "--runs",
+            str(folder / "runs"),
+            *(part for key, value in settings.items() for part in ("--set", f"{key}={value}")),
+        )
         worker = None
         try:
             run = run_folder(folder / "runs", process)
-            worker = rods("rollout", run.name, "--name", "rollout-8", "--url", url, "--set", f"kafka.bootstrap_servers=127.0.0.1:{port}")
+            worker = rods(
+                "rollout",
+                run.name,
+                "--name",
+                "rollout-8",
+                "--url",
+                url,
+                "--set",
+                f"kafka.bootstrap_servers=127.0.0.1:{port}",
+            )
             output = said(process)
             worker.send_signal(signal.SIGTERM)
             return run, output, said(worker)

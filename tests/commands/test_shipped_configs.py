@@ -11,7 +11,17 @@ from schemas.events import MessageOutcome
 FOLDER = DEFAULT_FILE.parent
 SOURCED = ("default.toml", "paper-qwen3-4b.toml", "envtuning.toml")
 WORDS = (
-    "RODS", "measured", "EnvTuning", "paper", "choice", "likewise", "verl", "bfloat16 server", "unpublished", "plain environment")
+    "RODS",
+    "measured",
+    "EnvTuning",
+    "paper",
+    "choice",
+    "likewise",
+    "verl",
+    "bfloat16 server",
+    "unpublished",
+    "plain environment",
+)
 
 
 def config_of(name):
@@ -35,7 +45,10 @@ def test_every_value_says_where_it_comes_from(name):
 def test_the_papers_numbers_are_in_the_papers_configuration():
     config = config_of("paper-qwen3-4b.toml")
     assert [(s.name, s.epochs, s.reward.value, s.synthesis, len(s.categories)) for s in config.stages] == [
-        ("format", 5, "format", False, 1), ("base", 5, "progress", False, 1), ("full", 5, "progress", True, 4)]
+        ("format", 5, "format", False, 1),
+        ("base", 5, "progress", False, 1),
+        ("full", 5, "progress", True, 4),
+    ]
     trainer = config.trainer
     assert (trainer.group_size, trainer.learning_rate, trainer.kl_coef, trainer.num_minibatches) == (16, 1e-6, 0.01, 1)
     assert (trainer.clip_low, trainer.clip_high, trainer.dual_clip, trainer.max_grad_norm) == (0.2, 0.28, 10, 1)
@@ -62,12 +75,15 @@ def test_envtunings_policy_is_told_the_grammar_it_is_read_by():
     assert read(answer, {}).outcome is MessageOutcome.PARSE_ERROR
 
 
-@pytest.mark.parametrize(("values", "reason"), [
-    ({"path": "m", "parser": "loose"}, "no parser named 'loose'"),
-    ({"path": "m", "parser": "nowhere:parse"}, "nowhere"),
-    ({"parser": "strict"}, "speaks a format of its own"),
-    ({"template_options": {"enable_thinking": False}}, "speaks a format of its own"),
-])
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"path": "m", "parser": "loose"}, "no parser named 'loose'"),
+        ({"path": "m", "parser": "nowhere:parse"}, "nowhere"),
+        ({"parser": "strict"}, "speaks a format of its own"),
+        ({"template_options": {"enable_thinking": False}}, "speaks a format of its own"),
+    ],
+)
 def test_a_format_that_cannot_be_spoken_is_refused_with_the_reason(values, reason):
     with pytest.raises(ValueError, match=reason):
         PolicySection(**values)

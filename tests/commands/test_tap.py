@@ -26,14 +26,14 @@ from commands.cli_analysis import app
 from commands.config import ConfigError
 from schemas import TOPICS, Event
 from schemas.events import RolloutGroupCompleted, StepCompleted, TrajectoryRecorded
-from streams.archive import ArchiveLog
-from streams.archiver import mirror
-from streams.connection import Connection
-from streams.embedded_broker import EmbeddedBroker
-from streams.kafka_log import KafkaLog
-from streams.log import LogGap, Place, Record, now_ms
-from streams.scan import scan_archive, scanned
-from streams.topics import ensure_topics, partitions_of
+from streams.archive.archiver import mirror
+from streams.archive.scan import scan_archive, scanned
+from streams.archive.segments import ArchiveLog
+from streams.log.connection import Connection
+from streams.log.embedded_broker import EmbeddedBroker
+from streams.log.kafka import KafkaLog
+from streams.log.port import LogGap, Place, Record, now_ms
+from streams.log.topics import ensure_topics, partitions_of
 from tests.streams.building import run_started
 from tests.streams.recorded import PARTITIONS, T0_MS, record_run, run_log
 from tests.streams.scripted import of
@@ -108,7 +108,9 @@ def test_a_following_arrow_stream_holds_no_record_back(growing: ArchiveLog, tmp_
     assert listening.end() == 3 == sum(b.num_rows for b in batches_in(out))
 
 
-def test_a_following_tap_writes_what_comes_and_a_last_look_is_taken_when_it_ends(growing: ArchiveLog, tmp_path: Path) -> None:
+def test_a_following_tap_writes_what_comes_and_a_last_look_is_taken_when_it_ends(
+    growing: ArchiveLog, tmp_path: Path
+) -> None:
     out = tmp_path / "runs.jsonl"
     listening = Listening(growing.root, style="jsonl", out=out)
     for number in range(3):
@@ -147,10 +149,14 @@ def test_columns_and_lines_choose_the_same_events(recorded: tuple[Path, list[Eve
     assert num == table.num_rows == len(wanted) > 10
     assert set(table.column("event_id").to_pylist()) == {e.event_id for e in wanted}
     for condition in ("timings_ms.rollout > 899", "metrics.loss > 0", "event = StepCompleted", "group_ids ~ nothing"):
-        lines = tap.listen("steps", str(recorded[0]), RUNS, where=[condition, "event=StepCompleted"], style="jsonl", out=tmp_path / "l")
+        lines = tap.listen(
+            "steps", str(recorded[0]), RUNS, where=[condition, "event=StepCompleted"], style="jsonl", out=tmp_path / "l"
+        )
         rows = tap.listen("StepCompleted", str(recorded[0]), RUNS, where=[condition], style="arrow", out=tmp_path / "a")
         assert rows == lines, condition
-    assert len(of(recorded[1], StepCompleted)) == tap.listen("StepCompleted", str(recorded[0]), RUNS, style="arrow", out=tmp_path / "a")
+    assert len(of(recorded[1], StepCompleted)) == tap.listen(
+        "StepCompleted", str(recorded[0]), RUNS, style="arrow", out=tmp_path / "a"
+    )
 
 
 def test_a_limit_and_an_undecodable_record_are_kept_to_by_columns(
@@ -199,7 +205,8 @@ def test_control_characters_of_texts_do_not_reach_a_terminal(recorded: tuple[Pat
 
 def rods(*arguments: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "cli.py"), *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        [sys.executable, str(ROOT / "cli.py"), *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 @pytest.mark.parametrize("options", [["--format", "jsonl"], ["--format", "table"], ["--format", "arrow", "--unpack"]])
@@ -220,11 +227,15 @@ def test_a_tap_that_is_killed_disturbs_neither_broker_nor_archive(
     said = run_log(num_epochs=2)[1]
     writer, stopping = KafkaLog(connection), threading.Event()
     archive = ArchiveLog(tmp_path / "archive", partitions_of(connection))
-    archiver = threading.Thread(target=mirror, args=(KafkaLog(connection), archive, stopping.is_set, lambda: None), daemon=True)
+    archiver = threading.Thread(
+        target=mirror, args=(KafkaLog(connection), archive, stopping.is_set, lambda: None), daemon=True
+    )
     archiver.start()
     writer.append(said[:20])
-    taps = [rods("tap", "all", "--follow", "--format", "jsonl", "--source", source)
-            for source in (own_broker.bootstrap_servers, str(tmp_path / "archive"))]
+    taps = [
+        rods("tap", "all", "--follow", "--format", "jsonl", "--source", source)
+        for source in (own_broker.bootstrap_servers, str(tmp_path / "archive"))
+    ]
     admin = AdminClient(connection.settings())
     try:
         for process in taps:
@@ -243,8 +254,12 @@ def test_a_tap_that_is_killed_disturbs_neither_broker_nor_archive(
     assert sorted(scanned(record).event.event_id for record in mirrored) == sorted(event.event_id for event in said)
 
 
-@pytest.mark.parametrize(("style", "out", "message"), [
-    ("xml", None, "--format 'xml'"), ("arrow", None, "holds one event type"), ("parquet", None, "needs --out FILE")])
-def test_a_format_that_cannot_be_is_refused_before_anything_is_opened(style: str, out: Path | None, message: str) -> None:
+@pytest.mark.parametrize(
+    ("style", "out", "message"),
+    [("xml", None, "--format 'xml'"), ("arrow", None, "holds one event type"), ("parquet", None, "needs --out FILE")],
+)
+def test_a_format_that_cannot_be_is_refused_before_anything_is_opened(
+    style: str, out: Path | None, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         tap.listen("rollouts" if style == "parquet" else "runs", "no-such-run", RUNS, style=style, out=out)

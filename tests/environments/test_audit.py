@@ -53,7 +53,12 @@ def test_a_text_that_nobody_said_is_a_fault_only_where_its_wording_is_scored():
     assert (Kind.UNDERIVABLE_TEXT, 2) not in kinds(with_turn(CLEAN, 2, ground_truth=(note,))), "the call itself fails"
     opening = make_call("open_job", {"customer": "Mira", "bicycle": "a rather rusty old tandem"})
     assert (Kind.UNDERIVABLE_TEXT, 0) in kinds(with_turn(CLEAN, 0, ground_truth=(opening,)))
-    unscored = [finding for task in load_tasks("all") for finding in audit_task(BFCL, task) if finding.kind is Kind.UNSCORED_TEXT]
+    unscored = [
+        finding
+        for task in load_tasks("all")
+        for finding in audit_task(BFCL, task)
+        if finding.kind is Kind.UNSCORED_TEXT
+    ]
     assert {finding.function for finding in unscored} == {"contact_customer_support", "authenticate_twitter"}
 
 
@@ -65,9 +70,13 @@ def test_an_empty_turn_that_the_category_does_not_imply_is_noted():
 def test_a_configuration_on_both_sides_of_the_split_is_found():
     held_out = frozenset(task.task_id for split in ("val", "test") for task in load_tasks(split))
     report = audit(BFCL, load_tasks("all"), held_out)
-    crossing = {finding.task_id.rsplit("_", 1)[1] for finding in report.findings if finding.kind is Kind.CONFIG_CROSSES_SPLIT}
+    crossing = {
+        finding.task_id.rsplit("_", 1)[1] for finding in report.findings if finding.kind is Kind.CONFIG_CROSSES_SPLIT
+    }
     assert crossing == {"70", "74"}
-    assert report.counts()["failing_call"] == report.counts()["unknown_function"] == report.counts()["schema_broken"] == 0
+    assert (
+        report.counts()["failing_call"] == report.counts()["unknown_function"] == report.counts()["schema_broken"] == 0
+    )
     early = [(f.task_id, f.function) for f in report.findings if f.kind is Kind.WITHHELD_FUNCTION_USED]
     assert early == [("multi_turn_miss_func_49", "tail")]
     unused = {f.task_id for f in report.findings if f.kind is Kind.WITHHELD_FUNCTION_UNUSED}

@@ -57,7 +57,9 @@ def test_playing_the_ground_truth_earns_every_turn(task_id):
 
 def test_the_first_message_shown_is_the_first_user_text():
     run = episode("multi_turn_base_4")
-    assert [(each.kind, each.text) for each in run.incoming] == [("user", TASKS["multi_turn_base_4"].turns[0].user_text)]
+    assert [(each.kind, each.text) for each in run.incoming] == [
+        ("user", TASKS["multi_turn_base_4"].turns[0].user_text)
+    ]
 
 
 def test_a_result_is_shown_after_a_call_and_the_turn_stays_open():

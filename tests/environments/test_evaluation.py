@@ -21,7 +21,9 @@ LS = "<c>ls{}</c>"
 
 def episode(task_id, **settings):
     task = TASKS[task_id]
-    return OfficialEpisode(BFCL, task, parser("compact"), Reference.of(BFCL, task), settings=OfficialSettings(**settings))
+    return OfficialEpisode(
+        BFCL, task, parser("compact"), Reference.of(BFCL, task), settings=OfficialSettings(**settings)
+    )
 
 
 def say(call):

@@ -139,7 +139,9 @@ def test_results_and_digests_are_the_same_in_every_process_and_time_zone():
     seen = set()
     for seed, zone in (("1", "UTC"), ("77", "Asia/Kolkata")):
         settings = {**os.environ, "PYTHONHASHSEED": seed, "TZ": zone}
-        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, env=settings)
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, env=settings
+        )
         seen.add(done.stdout)
     assert len(seen) == 1
 

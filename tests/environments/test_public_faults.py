@@ -85,7 +85,9 @@ def test_sixty_five_and_sixty_five_point_zero_are_one_argument_and_one_result():
 def test_a_whole_float_is_an_integer_but_a_text_is_no_number():
     task = next(task for task in TASKS.values() if "VehicleControlAPI" in task.involved_classes)
     state = BFCL.start(task)
-    assert not run(state, task, "adjustClimateControl", temperature=20, fanSpeed=60.0).startswith(EXECUTION_ERROR_PREFIX)
+    assert not run(state, task, "adjustClimateControl", temperature=20, fanSpeed=60.0).startswith(
+        EXECUTION_ERROR_PREFIX
+    )
     assert state.instances[task.involved_classes.index("VehicleControlAPI")].fanSpeed == 60
     for wrong in ("60", 60.5, True, None, [60]):
         result = run(state, task, "adjustClimateControl", temperature=20, fanSpeed=wrong)

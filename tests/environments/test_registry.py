@@ -73,7 +73,12 @@ def test_a_schema_comes_from_signature_and_docstring():
         "type": "object",
         "properties": {
             "level": {"type": "integer", "description": "0 to 100."},
-            "mood": {"type": "string", "enum": ["calm", "bright"], "description": "Colour of the light.", "default": "calm"},
+            "mood": {
+                "type": "string",
+                "enum": ["calm", "bright"],
+                "description": "Colour of the light.",
+                "default": "calm",
+            },
             "names": {"type": "array", "items": {"type": "string"}, "default": None},
         },
         "required": ["level"],
@@ -172,7 +177,9 @@ def test_the_package_can_be_read_from_a_folder_or_a_wheel_named_by_the_variable(
         "print(source.data_root())\nprint(Reference.of(environment(), load_tasks('val')[0]).failures)"
     )
     settings = {**os.environ, "RODS_BFCL_PATH": str(place)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, env=settings)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, env=settings
+    )
     lines = [line.rstrip("/") for line in done.stdout.splitlines()]
     assert lines == [f"{place}/bfcl_eval/data", "()"], done.stderr
 

@@ -16,7 +16,9 @@ FIRST_BOOKING, FIRST_MESSAGE = "3426812", "67410"
 
 
 def written(tasks):
-    return json.dumps([[turn.user_text, [call.arguments_json for call in turn.ground_truth]] for t in tasks for turn in t.turns])
+    return json.dumps(
+        [[turn.user_text, [call.arguments_json for call in turn.ground_truth]] for t in tasks for turn in t.turns]
+    )
 
 
 def test_the_constant_ids_of_the_benchmark_are_gone_from_every_reseeded_task():

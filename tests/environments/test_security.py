@@ -21,7 +21,9 @@ BFCL = environment()
 TASK = next(task for task in load_tasks("all") if "MathAPI" in task.involved_classes and len(task.involved_classes) > 1)
 TOOLS = BFCL.tools(TASK)
 MAX_PARSE_S, MAX_PARSE_BYTES = 0.05, 10_000_000
-FORBIDDEN_EVENTS = frozenset({"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "open", "exec", "socket.connect"})
+FORBIDDEN_EVENTS = frozenset(
+    {"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "open", "exec", "socket.connect"}
+)
 MODULES = ("os", "subprocess", "sys", "builtins", "shutil", "socket", "ctypes", "importlib", "pickle", "pty")
 DUNDERS = ("__class__", "__globals__", "__subclasses__", "__mro__", "__dict__", "__builtins__", "__code__", "__init__")
 LOOKALIKES = ("ｅｖａｌ", "ехec", "оs", "ﬁnd", "lѕ", "ｍean", "а", "𝐞𝐱𝐢𝐭", "e\u200bval", "cd\u202e")
@@ -36,24 +38,50 @@ def call_texts() -> list[str]:
     texts += [f"mean.{name}()" for name in DUNDERS] + [f"mean(numbers=[].{name})" for name in DUNDERS]
     texts += [f"().{name}.{name}[0]()" for name in DUNDERS] + [f"getattr(mean, '{name}')()" for name in DUNDERS]
     texts += [f"{name}()" for name in DUNDERS] + list(DUNDERS)
-    texts += [f"cd(folder={inner})" for inner in ("exit()", "quit()", "open('/etc/passwd').read()", "globals()", "pwd()")]
+    texts += [
+        f"cd(folder={inner})" for inner in ("exit()", "quit()", "open('/etc/passwd').read()", "globals()", "pwd()")
+    ]
     texts += ["mean(numbers=" + "sum(" * depth + "1" + ")" * depth + ")" for depth in (1, 5, 50, 500)]
     texts += ["mean" + ".x" * depth + "()" for depth in (1, 5, 50, 5_000)]
     texts += [f"mean(numbers=f'{{{inner}}}')" for inner in ("exit()", "1", "mean.__globals__", "open(0)")]
     texts += [f"mean(numbers='{{0.{name}}}'.format(mean))" for name in DUNDERS]
     texts += [f"mean(numbers='%s' % {inner})" for inner in ("1", "exit()", "open(0)")]
-    texts += [opening * depth + closing * depth for opening, closing in ("()", "[]", "{}") for depth in (50, 5_000, 50_000)]
+    texts += [
+        opening * depth + closing * depth for opening, closing in ("()", "[]", "{}") for depth in (50, 5_000, 50_000)
+    ]
     texts += ["mean(numbers=" + "[" * depth + "]" * depth + ")" for depth in (20, 200, 2_000, 8_000)]
     texts += ["mean(numbers=" + sign * depth + "1)" for sign in ("-", "+", "~", "not ") for depth in (2, 200, 15_000)]
     texts += ["mean(numbers=" + "9" * digits + ")" for digits in (65, 4_000, 16_000, 100_000)]
     texts += [f"power(base=9{operator}9{operator}9)" for operator in ("**", "*", "<<", "//", "%", "@", "+", "-", "|")]
-    texts += [f"power(base={number})" for number in ("1e999", "-1e999", "0x" + "f" * 90, "1j", "1_000", "inf", "nan", "0b1", "1e99999999")]
+    texts += [
+        f"power(base={number})"
+        for number in ("1e999", "-1e999", "0x" + "f" * 90, "1j", "1_000", "inf", "nan", "0b1", "1e99999999")
+    ]
     texts += [f"{name}(x=1)" for name in LOOKALIKES] + [f"mean({name}=1)" for name in LOOKALIKES]
-    texts += [f"{name}()" for name in ("exit", "quit", "kill", "popen", "run", "unlink", "remove", "breakpoint", "input", "compile")]
+    texts += [
+        f"{name}()"
+        for name in ("exit", "quit", "kill", "popen", "run", "unlink", "remove", "breakpoint", "input", "compile")
+    ]
     texts += ["lambda: exit()", "(lambda: 1)()", "[exit() for x in [1]]", "{exit(): 1}", "x := exit()", "await exit()"]
-    texts += ["mean(*[1])", "mean(**{'numbers': [1]})", "mean(numbers=...)", "mean(numbers=b'x')", "mean(numbers=r'x' 'y')"]
-    texts += ["mean(numbers=[1])\nexit()", "mean(numbers=[1]); exit()", "mean(numbers=[1]) or exit()", "mean\x00()", "mean(numbers='\x00')"]
-    texts += ["mean(numbers='" + "a" * 300_000 + "')", "mean(numbers='" + "\\" * 30_001 + "')", "mean(numbers='" + "\\'" * 16_000]
+    texts += [
+        "mean(*[1])",
+        "mean(**{'numbers': [1]})",
+        "mean(numbers=...)",
+        "mean(numbers=b'x')",
+        "mean(numbers=r'x' 'y')",
+    ]
+    texts += [
+        "mean(numbers=[1])\nexit()",
+        "mean(numbers=[1]); exit()",
+        "mean(numbers=[1]) or exit()",
+        "mean\x00()",
+        "mean(numbers='\x00')",
+    ]
+    texts += [
+        "mean(numbers='" + "a" * 300_000 + "')",
+        "mean(numbers='" + "\\" * 30_001 + "')",
+        "mean(numbers='" + "\\'" * 16_000,
+    ]
     return texts
 
 

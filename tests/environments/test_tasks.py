@@ -39,15 +39,18 @@ def test_no_seed_is_on_both_sides_of_the_split():
 
 
 def test_tasks_come_by_category_then_by_index():
-    keys = [
-        (list(Category).index(task.category), int(task.task_id.rsplit("_", 1)[1])) for task in load_tasks("train")
-    ]
+    keys = [(list(Category).index(task.category), int(task.task_id.rsplit("_", 1)[1])) for task in load_tasks("train")]
     assert keys == sorted(keys)
 
 
 @pytest.mark.parametrize(
     ("category", "num_turns", "num_calls", "num_empty"),
-    [("base", 734, 1142, 3), ("miss_func", 934, 1140, 203), ("miss_param", 934, 1140, 203), ("long_context", 734, 1203, 3)],
+    [
+        ("base", 734, 1142, 3),
+        ("miss_func", 934, 1140, 203),
+        ("miss_param", 934, 1140, 203),
+        ("long_context", 734, 1203, 3),
+    ],
 )
 def test_turns_calls_and_empty_turns_are_all_there(category, num_turns, num_calls, num_empty):
     turns = [turn for task in load_tasks("all") if task.category == category for turn in task.turns]

@@ -26,11 +26,11 @@ import fastavro
 from schemas import CATALOGUE, as_record, decode
 from schemas.codec import HISTORY, MAGIC
 from schemas.definitions import fingerprint_of, schema_of
-from streams.archive import ArchiveLog
-from streams.keeper import INPUT_TOPICS, OUTPUT_TOPICS
-from streams.pool import Pool
-from streams.refold import fold_archive
-from streams.rows import rows_of
+from streams.archive.segments import ArchiveLog
+from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS
+from streams.pool.pool import Pool
+from streams.pool.refold import fold_archive
+from streams.pool.rows import rows_of
 from tests.streams.building import RUN
 from tests.streams.recorded import PARTITIONS, run_log
 
@@ -93,7 +93,8 @@ def samples(older: Mapping[str, str] = NONE) -> dict[str, dict[str, object]]:
     for name, schema in schemas_of(older).items():
         values = sample(schema, {})
         made[name] = {
-            "fingerprint": fingerprint_of(schema).hex(), "bytes": base64.b64encode(written(schema, values)).decode(),
+            "fingerprint": fingerprint_of(schema).hex(),
+            "bytes": base64.b64encode(written(schema, values)).decode(),
             "values": readable(values),
         }
     return made
@@ -106,8 +107,13 @@ def write_archive(root: Path, older: Mapping[str, str]) -> None:
     archive.next_offsets()
     for place in sorted(log.end_offsets(PARTITIONS)):
         records = log.read({place: 0}, 10**6, 0.0)
-        archive.mirror([r._replace(value=written(schemas[type(event).__name__], as_record(event)))
-                        for r in records for event in [decode(r.value)]])
+        archive.mirror(
+            [
+                r._replace(value=written(schemas[type(event).__name__], as_record(event)))
+                for r in records
+                for event in [decode(r.value)]
+            ]
+        )
     archive.close()
 
 
@@ -116,7 +122,10 @@ def state_of_pool(pool: Pool) -> dict[str, object]:
     plans = {"epochs": pool.epochs, "batches": pool.batches, "signals": pool.signals, "retired": pool.retired}
     return {
         "rows": {task_id: asdict(row) for task_id, row in rows_of(pool).items()},
-        **{name: {str(key): readable(as_record(events_by[key])) for key in sorted(events_by)} for name, events_by in plans.items()},
+        **{
+            name: {str(key): readable(as_record(events_by[key])) for key in sorted(events_by)}
+            for name, events_by in plans.items()
+        },
         "ended": sorted([step, task_id, group_id] for (step, task_id), group_id in pool.ended.items()),
     }
 

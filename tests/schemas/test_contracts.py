@@ -24,15 +24,32 @@ from tests.streams.building import group, opening, synthesis_failed, synthesized
 
 
 def batch(**changes: object) -> BatchPlanned:
-    values = {"step": 3, "epoch": 0, "task_ids": ("a", "b"), "is_last_of_epoch": False,
-                  "input_cursor": (Cursor(topic="rollouts", partition=0, next_offset=5),)}
+    values = {
+        "step": 3,
+        "epoch": 0,
+        "task_ids": ("a", "b"),
+        "is_last_of_epoch": False,
+        "input_cursor": (Cursor(topic="rollouts", partition=0, next_offset=5),),
+    }
     return make(BatchPlanned, "run", **{**values, **changes})
 
 
 def signal() -> BoundaryDetected:
     evidence = Evidence(step=1, num_rollouts=4, num_valid=4, mean=0.5, variance=0.1, phi=1.0, zone=Zone.BOUNDARY)
-    return make(BoundaryDetected, "run", task_id="a", category=Category.BASE, step=1, epoch=0, evidence=evidence, rank=0,
-                quota=4, root_task_id="a", generation=0, policy_version=0)
+    return make(
+        BoundaryDetected,
+        "run",
+        task_id="a",
+        category=Category.BASE,
+        step=1,
+        epoch=0,
+        evidence=evidence,
+        rank=0,
+        quota=4,
+        root_task_id="a",
+        generation=0,
+        policy_version=0,
+    )
 
 
 def test_every_schema_file_has_its_line_in_the_catalogue_and_its_class() -> None:
@@ -82,13 +99,20 @@ def test_the_compatibility_check_refuses_a_field_without_default() -> None:
     new = schema_of("BatchPlanned")
     new = {**new, "fields": [*new["fields"], {"name": "extra", "type": "int", "doc": "x"}]}
     result = ReaderWriterCompatibilityChecker().get_compatibility(
-        parse(json.dumps(new)), parse(json.dumps(schema_of("BatchPlanned"))))
+        parse(json.dumps(new)), parse(json.dumps(schema_of("BatchPlanned")))
+    )
     assert result.compatibility is SchemaCompatibilityType.incompatible
 
 
 def test_events_come_back_as_they_were() -> None:
-    events = [*opening(3, 2, {}), group("a", 1, [0.5, None, 1.0]), batch(), signal(), synthesized(signal()),
-              synthesis_failed(signal())]
+    events = [
+        *opening(3, 2, {}),
+        group("a", 1, [0.5, None, 1.0]),
+        batch(),
+        signal(),
+        synthesized(signal()),
+        synthesis_failed(signal()),
+    ]
     for event in events:
         assert decode(encode(event)) == event
 
@@ -96,9 +120,25 @@ def test_events_come_back_as_they_were() -> None:
 def test_ids_depend_on_what_happened_and_not_on_when_or_why() -> None:
     assert batch().event_id == batch(caused_by="x", occurred_at_ms=5, task_ids=("c",)).event_id
     assert batch().event_id != batch(step=4).event_id
-    assert batch().event_id != make(StepCompleted, "run", step=3, epoch=0, stage="", policy_version=1, weights_digest="",
-                                    is_last_of_epoch=False, num_groups=0, num_zero_variance=0, num_trajectories=0,
-                                    num_trained_tokens=0, group_ids=(), metrics={}).event_id
+    assert (
+        batch().event_id
+        != make(
+            StepCompleted,
+            "run",
+            step=3,
+            epoch=0,
+            stage="",
+            policy_version=1,
+            weights_digest="",
+            is_last_of_epoch=False,
+            num_groups=0,
+            num_zero_variance=0,
+            num_trajectories=0,
+            num_trained_tokens=0,
+            group_ids=(),
+            metrics={},
+        ).event_id
+    )
 
 
 def test_an_unknown_field_is_refused_by_name() -> None:

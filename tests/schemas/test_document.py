@@ -67,11 +67,19 @@ def test_types_are_written_in_words() -> None:
 
 def test_who_builds_an_event_writes_it_and_who_has_a_case_for_it_reads_it() -> None:
     assert set(mentions(ast.parse(SOURCE))) == {
-        ("RunStarted", "written"), ("StepCompleted", "read"), ("TaskSeeded", "read"), ("TaskSynthesized", "read")}
+        ("RunStarted", "written"),
+        ("StepCompleted", "read"),
+        ("TaskSeeded", "read"),
+        ("TaskSynthesized", "read"),
+    }
 
 
 def test_every_event_is_built_in_exactly_one_module() -> None:
     used = users()
     assert {entry.name: used.get((entry.name, "written"), []) for entry in CATALOGUE} == {
-        entry.name: used[entry.name, "written"][:1] for entry in CATALOGUE}
-    assert "streams/decide.py" in used["BatchPlanned", "written"] and "streams/pool.py" in used["BatchPlanned", "read"]
+        entry.name: used[entry.name, "written"][:1] for entry in CATALOGUE
+    }
+    assert (
+        "streams/pool/decide.py" in used["BatchPlanned", "written"]
+        and "streams/pool/pool.py" in used["BatchPlanned", "read"]
+    )

@@ -8,21 +8,21 @@ import json
 import fastavro
 import pytest
 
+from analysis.replay import Recording, Repetition
 from schemas import BY_NAME, TOPICS, Event, Undecodable, as_record, decode, encode
 from schemas.codec import HEADER_BYTES, HISTORY, _writers
 from schemas.definitions import fingerprint_of, schema_of
 from schemas.events import DeadLettered, DeadLetterReason, RolloutGroupCompleted, RunFinished
-from streams.keeper import PoolKeeper
-from streams.log import MemoryLog, Record, beginning
-from streams.reader import EventReader
-from streams.refold import archived, fold_archive
-from streams.replay import Recording, Repetition
-from streams.scan import places_in, scan_archive
+from streams.archive.scan import places_in, scan_archive
+from streams.log.port import MemoryLog, Record, beginning
+from streams.log.reader import EventReader
+from streams.pool.keeper import PoolKeeper
+from streams.pool.refold import archived, fold_archive
+from tests.analysis.test_replay import PARTITIONS
 from tests.golden.make import DECISION_TOPICS, GOLDEN, readable, samples, state_of_pool, write, written
 from tests.schemas import test_contracts
 from tests.streams.building import RUN, group, opening, reply
 from tests.streams.test_fold import SETTINGS, mean_of
-from tests.streams.test_replay import PARTITIONS
 
 VERSIONS = sorted(path.name for path in GOLDEN.iterdir() if (path / "pool.json").exists())
 
@@ -68,7 +68,9 @@ def test_golden_samples_read_as_the_values_they_were_written_from(version: str) 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_schemas_of_a_golden_version_are_kept(version: str) -> None:
     for name, stored in golden(version, "samples.json").items():
-        assert (HISTORY / name / f"{stored['fingerprint']}.avsc").exists(), f"history of {name} has lost {stored['fingerprint']}"
+        assert (HISTORY / name / f"{stored['fingerprint']}.avsc").exists(), (
+            f"history of {name} has lost {stored['fingerprint']}"
+        )
     size = sum(path.stat().st_size for path in (GOLDEN / version).rglob("*") if path.is_file())
     assert size < 200_000
 
@@ -101,7 +103,11 @@ def test_the_oldest_version_is_a_whole_run_in_the_first_form_of_every_schema_tha
     current = {(name, fingerprint_of(schema_of(name)).hex()) for name in BY_NAME}
     older = {(path.parent.name, path.stem) for path in HISTORY.glob("*/*.avsc")} - current
     used = archived_in("v0")
-    assert older and older <= used and not {name for name, _ in older} & {name for name, mark in used if (name, mark) in current}
+    assert (
+        older
+        and older <= used
+        and not {name for name, _ in older} & {name for name, mark in used if (name, mark) in current}
+    )
 
 
 def covers(now: object, then: object) -> bool:
@@ -120,8 +126,10 @@ def test_every_schema_that_was_ever_published_can_be_read_today() -> None:
         event = decode(written(schema, whole))
         known = {field["name"] for field in schema["fields"]}
         assert type(event).__name__ == schema["name"]
-        assert covers(readable({k: v for k, v in as_record(event).items() if k in known}), readable(
-            {k: v for k, v in whole.items() if k in known})), path
+        assert covers(
+            readable({k: v for k, v in as_record(event).items() if k in known}),
+            readable({k: v for k, v in whole.items() if k in known}),
+        ), path
 
 
 def with_field(schema: dict) -> dict:
@@ -132,9 +140,14 @@ def with_field(schema: dict) -> dict:
 
 def with_symbol(schema: dict) -> dict:
     """The schema with one more group status."""
+
     def grown(field: dict) -> dict:
         kind = field["type"]
-        return {**field, "type": {**kind, "symbols": [*kind["symbols"], "abandoned"]}} if field["name"] == "status" else field
+        return (
+            {**field, "type": {**kind, "symbols": [*kind["symbols"], "abandoned"]}}
+            if field["name"] == "status"
+            else field
+        )
 
     return {**schema, "fields": [grown(field) for field in schema["fields"]]}
 
@@ -146,7 +159,8 @@ def from_the_future(change: object, **values: object) -> bytes:
 
 
 FUTURE = {
-    "field": from_the_future(with_field, colour="blue"), "symbol": from_the_future(with_symbol, status="abandoned"),
+    "field": from_the_future(with_field, colour="blue"),
+    "symbol": from_the_future(with_symbol, status="abandoned"),
 }
 
 
@@ -202,12 +216,15 @@ def encode_long(value: int) -> bytes:
 
 
 def test_a_new_field_is_passed_over_and_a_new_symbol_refused_once_the_schema_is_in_the_history(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = dict(_writers())
     for change in (with_field, with_symbol):
         schema = change(schema_of("RolloutGroupCompleted"))
-        known[fingerprint_of(schema)] = ("RolloutGroupCompleted", fastavro.parse_schema(schema, named_schemas={}, _force=True))
+        known[fingerprint_of(schema)] = (
+            "RolloutGroupCompleted",
+            fastavro.parse_schema(schema, named_schemas={}, _force=True),
+        )
     monkeypatch.setattr("schemas.codec._writers", lambda: known)
     event = decode(FUTURE["field"])
     assert isinstance(event, RolloutGroupCompleted) and event == group(f"{RUN}-seed-0", 1, [0.5] * 4)
@@ -222,14 +239,20 @@ def without(schema: dict, name: str) -> dict:
 
 
 def retyped(schema: dict, name: str, kind: object) -> dict:
-    return {**schema, "fields": [{**field, "type": kind} if field["name"] == name else field for field in schema["fields"]]}
+    return {
+        **schema,
+        "fields": [{**field, "type": kind} if field["name"] == name else field for field in schema["fields"]],
+    }
 
 
 BREAKS = {
     "a field without default": lambda s: {**s, "fields": [*s["fields"], {"name": "extra", "type": "int", "doc": "x"}]},
     "a removed field": lambda s: without(s, "policy_version"),
     "another type": lambda s: retyped(s, "step", "string"),
-    "a renamed field": lambda s: {**s, "fields": [{**f, "name": "number"} if f["name"] == "step" else f for f in s["fields"]]},
+    "a renamed field": lambda s: {
+        **s,
+        "fields": [{**f, "name": "number"} if f["name"] == "step" else f for f in s["fields"]],
+    },
     "a new symbol without default": with_symbol,
     "a nullable field that readers take as given": lambda s: retyped(s, "task_id", ["null", "string"]),
 }

@@ -9,9 +9,9 @@ from commands.config import load_config
 from commands.seeds import training_tasks
 from schemas import Event, make
 from schemas.events import BatchPlanned, TaskSeeded
-from streams.kafka_log import KafkaLog
-from streams.reader import EventReader
-from streams.topics import partitions_of
+from streams.log.kafka import KafkaLog
+from streams.log.reader import EventReader
+from streams.log.topics import partitions_of
 from tests.stack.stack import ROOT, Stack
 from tests.streams.building import constant_group, run_finished, run_started, stage_started, step_completed
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import yaml
 
 from schemas import registry as schema_registry
-from streams.connection import Connection
-from streams.embedded_broker import EmbeddedBroker, free_port
 from streams.health import HOST, PORT, PORT_FILE, probe
+from streams.log.connection import Connection
+from streams.log.embedded_broker import EmbeddedBroker, free_port
 from streams.processes import Child
 
 ROOT = Path(__file__).parent.parent.parent

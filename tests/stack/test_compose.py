@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from cli import app
 from commands.config import load_config
-from streams.topics import KEEP_FOREVER
+from streams.log.topics import KEEP_FOREVER
 from tests.stack.stack import COMPOSE, ROOT, compose
 
 FILE = compose()

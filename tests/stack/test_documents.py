@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from streams.keeper import INPUT_TOPICS, OUTPUT_TOPICS
-from streams.measures import RunMeter, measures
+from analysis.measures import RunMeter, measures
+from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS
 from synthesizer.service import TOPICS as SYNTHESIZER_TOPICS
 from tests.stack.stack import ROOT, compose
 from trainer.view import TOPICS as TRAINER_TOPICS

@@ -14,10 +14,10 @@ import pytest
 
 from schemas import TOPICS, Event
 from schemas.events import RolloutGroupCompleted, StepCompleted
-from streams.connection import Connection
-from streams.embedded_broker import free_port
-from streams.kafka_log import KafkaLog
-from streams.topics import ensure_topics
+from streams.log.connection import Connection
+from streams.log.embedded_broker import free_port
+from streams.log.kafka import KafkaLog
+from streams.log.topics import ensure_topics
 from tests.stack.short_run import RUN_ID
 from tests.stack.stack import ROOT, Stack
 from tests.streams.gate import OldApiVersions, broker_behind

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from analysis.summary import RunFacts, summary_of
 from commands.report import report_html
 from schemas import Event, decode
 from schemas import registry as schema_registry
 from schemas.events import BoundaryDetected, EpochPlanned, SynthesisFailed, TaskSeeded, TaskSynthesized
-from streams.archive import ArchiveLog
+from streams.archive.segments import ArchiveLog
 from streams.health import PORT
-from streams.kafka_log import KafkaLog
-from streams.log import beginning
-from streams.observer import Observer
-from streams.reader import EventReader
-from streams.summary import RunFacts, summary_of
-from streams.topics import partitions_of
+from streams.log.kafka import KafkaLog
+from streams.log.observer import Observer
+from streams.log.port import beginning
+from streams.log.reader import EventReader
+from streams.log.topics import partitions_of
 from tests.stack.short_run import ALL_TOPICS, DEADLINE_S, RUN_ID
 from tests.stack.stack import ROOT, SERVICES, Stack
 

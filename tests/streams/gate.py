@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from streams.embedded_broker import broker_binary
+from streams.log.embedded_broker import broker_binary
 from streams.processes import Child
 
 HANDSHAKE, API_VERSIONS, AUTHENTICATE = 17, 18, 36

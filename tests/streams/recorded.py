@@ -20,9 +20,9 @@ from schemas.events import (
     TrajectoryRecorded,
 )
 from schemas.packed import pack_ids, pack_logprobs, pack_mask
-from streams.archive import ArchiveLog
-from streams.keeper import INPUT_TOPICS, PoolKeeper
-from streams.log import MemoryLog, beginning, partition_counts
+from streams.archive.segments import ArchiveLog
+from streams.log.port import MemoryLog, beginning, partition_counts
+from streams.pool.keeper import INPUT_TOPICS, PoolKeeper
 from tests.streams.building import RUN, group, opening, reply, run_finished
 
 SETTINGS = {

@@ -6,14 +6,18 @@ import random
 from collections.abc import Callable
 
 from schemas import BY_NAME, Event
-from streams.decide import decide
-from streams.pool import Pool, apply, initial
+from streams.pool.decide import decide
+from streams.pool.pool import Pool, apply, initial
 from tests.streams.building import opening, reply
 
 
 def play(
-    num_seeds: int, num_epochs: int, settings: dict, mean_of: Callable[[str, int], float],
-    fails: Callable[[str], bool] = lambda _: False, rng: random.Random | None = None,
+    num_seeds: int,
+    num_epochs: int,
+    settings: dict,
+    mean_of: Callable[[str, int], float],
+    fails: Callable[[str], bool] = lambda _: False,
+    rng: random.Random | None = None,
 ) -> tuple[Pool, list[Event]]:
     """Pool and every event of a run, in the order in which it was said.
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from streams.archive import ArchiveLog, segments
-from streams.archive_blocks import HEADER_BYTES, spans_of
-from streams.archive_tail import ArchiveTail
-from streams.archiver import mirror, restore
-from streams.connection import Connection
-from streams.embedded_broker import EmbeddedBroker
-from streams.kafka_log import KafkaLog
-from streams.log import LogGap, LogUnavailable, Place, Record, beginning
-from streams.refold import fold_archive
-from streams.scan import scan_archive
-from streams.topics import ensure_topics, partitions_of
+from streams.archive.archiver import mirror, restore
+from streams.archive.blocks import HEADER_BYTES, spans_of
+from streams.archive.scan import scan_archive
+from streams.archive.segments import ArchiveLog, segments
+from streams.archive.tail import ArchiveTail
+from streams.log.connection import Connection
+from streams.log.embedded_broker import EmbeddedBroker
+from streams.log.kafka import KafkaLog
+from streams.log.port import LogGap, LogUnavailable, Place, Record, beginning
+from streams.log.topics import ensure_topics, partitions_of
+from streams.pool.refold import fold_archive
 from tests.streams.test_log_contract import batches
 
 ONE = Place("batches", 0)
@@ -68,7 +68,9 @@ def test_damage_with_whole_blocks_behind_it_is_refused_and_nothing_is_cut(tmp_pa
     second = spans_of(data, 0)[1]
     for at in (second.start, second.start + 8, second.end - 1):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
-        with pytest.raises(LogGap, match=f"batches-0 offsets 1 to 1: .* damaged at bytes {second.start} to {second.end - 1}"):
+        with pytest.raises(
+            LogGap, match=f"batches-0 offsets 1 to 1: .* damaged at bytes {second.start} to {second.end - 1}"
+        ):
             ArchiveLog(tmp_path).next_offsets()
         assert len(path.read_bytes()) == len(data)
 
@@ -191,8 +193,10 @@ def test_the_archiver_drains_to_the_end_of_the_log_when_told_to_stop(tmp_path: P
     assert sum(ArchiveLog(tmp_path).end_offsets(["batches"]).values()) == 1000
 
 
-def test_a_dead_broker_ends_reading_and_writing_with_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streams.kafka_log.FLUSH_DEADLINE_S", 3.0)
+def test_a_dead_broker_ends_reading_and_writing_with_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streams.log.kafka.FLUSH_DEADLINE_S", 3.0)
     with EmbeddedBroker(tmp_path / "b.log") as broker:
         connection = Connection(broker.bootstrap_servers, True, client={"socket.connection.setup.timeout.ms": "1000"})
         ensure_topics(connection)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from schemas import Event
-from streams.archive import ArchiveLog, segments
-from streams.archive_blocks import spans_of, varint
-from streams.archive_index import MANIFEST, Problem, load_manifest, refresh, require_whole, verify
-from streams.archiver import mirror, restore
-from streams.journal import write_ends
-from streams.log import LogGap, MemoryLog
+from streams.archive.archiver import mirror, restore
+from streams.archive.blocks import spans_of, varint
+from streams.archive.index import MANIFEST, Problem, load_manifest, refresh, require_whole, verify
+from streams.archive.journal import write_ends
+from streams.archive.segments import ArchiveLog, segments
+from streams.log.port import LogGap, MemoryLog
 from tests.streams.recorded import PARTITIONS as RUN_PARTITIONS
 from tests.streams.recorded import record_run, run_log
 from tests.streams.test_log_contract import batches
@@ -216,7 +216,10 @@ def test_a_flipped_byte_in_the_last_block_is_refused_before_anything_is_cut(many
         span = spans_of(last.read_bytes(), 0)[-1]
         flip(last, span.end - 20)
         before = last.read_bytes()
-        for opening in (lambda: restore(ArchiveLog(many), MemoryLog(PARTITIONS)), lambda: ArchiveLog(many).next_offsets()):
+        for opening in (
+            lambda: restore(ArchiveLog(many), MemoryLog(PARTITIONS)),
+            lambda: ArchiveLog(many).next_offsets(),
+        ):
             with pytest.raises(LogGap, match=f"offsets {span.first_offset} "):
                 opening()
         assert last.read_bytes() == before

@@ -8,30 +8,51 @@ import pytest
 from pydantic import ValidationError
 
 from schemas.events import Evidence, Zone
-from streams.boundary import Candidate, evidence_of, phi, selected, zone_of, zone_variance
-from streams.pool_config import PoolConfig
+from streams.pool.boundary import Candidate, evidence_of, phi, selected, zone_of, zone_variance
+from streams.pool.settings import PoolConfig
 from tests.streams.building import group
 
 CONFIG = PoolConfig()
 
 
 def evidence(mean: float, step: int = 1, variance: float = 0.1) -> Evidence:
-    return Evidence(step=step, num_rollouts=16, num_valid=16, mean=mean, variance=variance, phi=phi(mean),
-                    zone=zone_of(mean, CONFIG))
+    return Evidence(
+        step=step,
+        num_rollouts=16,
+        num_valid=16,
+        mean=mean,
+        variance=variance,
+        phi=phi(mean),
+        zone=zone_of(mean, CONFIG),
+    )
 
 
 def candidate(task_id: str, mean: float, category: str = "base", rested: bool = True) -> Candidate:
     return Candidate(task_id, category, evidence(mean), rested)
 
 
-@pytest.mark.parametrize(("mean", "value"), [(0.2, 0.64), (0.25, 0.75), (0.5, 1.0), (0.75, 0.75), (0.85, 0.51), (0.95, 0.19)])
+@pytest.mark.parametrize(
+    ("mean", "value"), [(0.2, 0.64), (0.25, 0.75), (0.5, 1.0), (0.75, 0.75), (0.85, 0.51), (0.95, 0.19)]
+)
 def test_phi_has_the_published_values(mean: float, value: float) -> None:
     assert phi(mean) == pytest.approx(value)
 
 
-@pytest.mark.parametrize(("mean", "zone"), [
-    (0.0, Zone.HARD), (0.19, Zone.HARD), (0.2, Zone.BOUNDARY), (1 / 5, Zone.BOUNDARY), (0.2 - 1e-12, Zone.BOUNDARY),
-    (0.5, Zone.BOUNDARY), (0.85, Zone.BOUNDARY), (0.85 + 1e-12, Zone.BOUNDARY), (0.86, Zone.MASTERED), (1.0, Zone.MASTERED)])
+@pytest.mark.parametrize(
+    ("mean", "zone"),
+    [
+        (0.0, Zone.HARD),
+        (0.19, Zone.HARD),
+        (0.2, Zone.BOUNDARY),
+        (1 / 5, Zone.BOUNDARY),
+        (0.2 - 1e-12, Zone.BOUNDARY),
+        (0.5, Zone.BOUNDARY),
+        (0.85, Zone.BOUNDARY),
+        (0.85 + 1e-12, Zone.BOUNDARY),
+        (0.86, Zone.MASTERED),
+        (1.0, Zone.MASTERED),
+    ],
+)
 def test_the_ends_of_the_window_belong_to_the_boundary(mean: float, zone: Zone) -> None:
     assert zone_of(mean, CONFIG) is zone
 
@@ -55,8 +76,16 @@ def test_the_binary_signal_reads_whole_success_only() -> None:
 
 
 def test_seeds_are_the_rested_boundary_tasks_with_the_highest_phi() -> None:
-    pool = [candidate("a", 0.85), candidate("b", 0.2), candidate("c", 0.5), candidate("d", 0.9), candidate("e", 0.1),
-            candidate("f", 0.5, rested=False), candidate("g", 0.6), candidate("h", 0.4)]
+    pool = [
+        candidate("a", 0.85),
+        candidate("b", 0.2),
+        candidate("c", 0.5),
+        candidate("d", 0.9),
+        candidate("e", 0.1),
+        candidate("f", 0.5, rested=False),
+        candidate("g", 0.6),
+        candidate("h", 0.4),
+    ]
     chosen = selected(pool, CONFIG, "")
     assert [(c.task_id, rank) for c, rank in chosen] == [("c", 0), ("g", 1), ("h", 2), ("b", 3)]
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from analysis.conservation import Ledger
+from analysis.summary import RunFacts, summary_of
 from schemas import BY_NAME, Event
 from schemas.events import BatchPlanned, BoundaryDetected, EpochPlanned, TaskRetired
-from streams.conservation import Ledger
-from streams.decide import decide
-from streams.keeper import INPUT_TOPICS, OUTPUT_TOPICS, PoolKeeper
-from streams.log import MemoryLog, beginning
-from streams.pool import Pool, apply, initial
-from streams.rows import rows_of
-from streams.summary import RunFacts, summary_of
+from streams.log.port import MemoryLog, beginning
+from streams.pool.decide import decide
+from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS, PoolKeeper
+from streams.pool.pool import Pool, apply, initial
+from streams.pool.rows import rows_of
 from tests.streams.building import RUN, opening, reply, run_finished
 from tests.streams.scripted import of, play
 from tests.streams.worlds import World, worlds
@@ -74,7 +74,9 @@ def test_hearing_everything_twice_changes_nothing() -> None:
 
 @settings(max_examples=250, deadline=None)
 @given(worlds(await_synthesis=st.just(True)), st.randoms(use_true_random=False))
-def test_answers_that_arrive_in_any_order_and_again_lead_to_the_same_decisions(world: World, rng: random.Random) -> None:
+def test_answers_that_arrive_in_any_order_and_again_lead_to_the_same_decisions(
+    world: World, rng: random.Random
+) -> None:
     disturbed, calm = world.play(rng)[1], world.play()[1]
     assert {e.event_id: said(e) for e in disturbed} == {e.event_id: said(e) for e in calm}
 
@@ -84,9 +86,22 @@ def said(event: Event) -> Event:
     return replace(event, caused_by="")
 
 
-EXPIRING = World(4, 3, {
-    "batch_size": 1, "quota": {"base": 0, "miss_func": 0, "miss_param": 0, "long_context": 1}, "cooldown": 0, "max_generated": 0,
-    "queue_expiry_epochs": 1, "alpha_low": 0.0, "alpha_high": 0.05, "alpha_retire": 0.05}, ((0.0,),), 0)
+EXPIRING = World(
+    4,
+    3,
+    {
+        "batch_size": 1,
+        "quota": {"base": 0, "miss_func": 0, "miss_param": 0, "long_context": 1},
+        "cooldown": 0,
+        "max_generated": 0,
+        "queue_expiry_epochs": 1,
+        "alpha_low": 0.0,
+        "alpha_high": 0.05,
+        "alpha_retire": 0.05,
+    },
+    ((0.0,),),
+    0,
+)
 """A variant waits in vain and retires; a crash may fall between that and the plan that leaves it out."""
 
 
@@ -106,7 +121,9 @@ def test_a_crash_after_any_part_of_a_decision_completes_it_with_the_same_events(
 
 
 def test_a_human_task_that_retired_just_before_a_crash_still_belongs_to_the_plan() -> None:
-    start, stage, *seeds = opening(3, 2, {"batch_size": 4, "protect_seeds": False, "hard_observations": 1, "burn_in_observations": 0})
+    start, stage, *seeds = opening(
+        3, 2, {"batch_size": 4, "protect_seeds": False, "hard_observations": 1, "burn_in_observations": 0}
+    )
     pool = fold([start, stage, *(replace(seed, is_protected=False) for seed in seeds)])
     plan, batch = decide(pool)
     pool = fold_on(pool, [plan, batch, *reply(batch, lambda task_id, _: 0.0 if task_id.endswith("1") else 0.5)])
@@ -126,7 +143,10 @@ def test_every_unit_ends_once_whatever_the_rewards_and_settings_are(world: World
     for seen in pool.observations.values():
         assert all(0 <= e.mean <= 1 and e.num_valid >= world.settings["min_valid_frac"] * e.num_rollouts for e in seen)
     active = [row for row in rows_of(pool).values() if row.state == "active"]
-    assert sum(row.origin == "generated" for row in active) <= world.settings["max_generated"] or not world.settings["retirement"]
+    assert (
+        sum(row.origin == "generated" for row in active) <= world.settings["max_generated"]
+        or not world.settings["retirement"]
+    )
 
 
 @settings(max_examples=150, deadline=None)

@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 
 from schemas import decode
-from streams.archive import ArchiveLog, segments
-from streams.archiver import mirror, restore
-from streams.connection import Connection
-from streams.embedded_broker import EmbeddedBroker
-from streams.journal import (
+from streams.archive.archiver import mirror, restore
+from streams.archive.journal import (
     LANE,
     Journal,
     JournaledLog,
@@ -26,9 +23,12 @@ from streams.journal import (
     unarchived,
     write_ends,
 )
-from streams.kafka_log import KafkaLog
-from streams.log import LogGap, Place, as_record
-from streams.topics import ensure_topics, partitions_of
+from streams.archive.segments import ArchiveLog, segments
+from streams.log.connection import Connection
+from streams.log.embedded_broker import EmbeddedBroker
+from streams.log.kafka import KafkaLog
+from streams.log.port import LogGap, Place, as_record
+from streams.log.topics import ensure_topics, partitions_of
 from tests.streams.test_log_contract import batches
 
 PLACE = Place("batches", 0)
@@ -81,15 +81,16 @@ def test_records_keep_their_time_key_and_bytes(tmp_path: Path, broker_connection
     sent = KafkaLog(broker_connection).read({PLACE: 0}, timeout_s=5.0)
     kept = list(journaled(tmp_path / "journals" / "trainer"))
     assert [(r.topic, r.partition, r.timestamp_ms, r.key, r.value) for r in kept] == [
-        (r.topic, r.partition, r.timestamp_ms, r.key, r.value) for r in sent]
+        (r.topic, r.partition, r.timestamp_ms, r.key, r.value) for r in sent
+    ]
 
 
 def test_a_record_that_never_reached_the_broker_is_journaled_all_the_same(
     tmp_path: Path, own_broker: EmbeddedBroker, broker_connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streams.log import LogUnavailable
+    from streams.log.port import LogUnavailable
 
-    monkeypatch.setattr("streams.kafka_log.FLUSH_DEADLINE_S", 1.0)
+    monkeypatch.setattr("streams.log.kafka.FLUSH_DEADLINE_S", 1.0)
     log = journal_of(broker_connection, tmp_path)
     own_broker.stop()
     with pytest.raises(LogUnavailable):
@@ -100,7 +101,7 @@ def test_a_record_that_never_reached_the_broker_is_journaled_all_the_same(
 def test_old_segments_go_when_the_archive_holds_them_and_not_before(
     tmp_path: Path, broker_connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streams.journal.ROTATE_BYTES", 1000)
+    monkeypatch.setattr("streams.archive.journal.ROTATE_BYTES", 1000)
     log = journal_of(broker_connection, tmp_path)
     for _ in range(6):
         log.append(batches(10))
@@ -122,7 +123,10 @@ def test_a_drained_run_forgets_its_journals(tmp_path: Path, broker_connection: C
 
 def test_of_two_versions_of_one_event_the_later_comes_back(tmp_path: Path, broker_connection: Connection) -> None:
     """A worker that died between journal and broker decides again, perhaps from later facts; what went on hangs on the second."""
-    journal, archive = Journal(tmp_path / "journals" / "worker", tmp_path / "archive"), archived(broker_connection, tmp_path)
+    journal, archive = (
+        Journal(tmp_path / "journals" / "worker", tmp_path / "archive"),
+        archived(broker_connection, tmp_path),
+    )
     first, second = batches(2)
     again = replace(first, task_ids=("another",))
     assert again.event_id == first.event_id
@@ -131,7 +135,10 @@ def test_of_two_versions_of_one_event_the_later_comes_back(tmp_path: Path, broke
     journal.keep([as_record(again, partitions), as_record(second, partitions)])
     journal.close()
     kept = [decode(record.value) for record in unarchived(tmp_path / "journals" / "worker", archive)]
-    assert [(event.step, event.task_ids) for event in kept] == [(first.step, ("another",)), (second.step, second.task_ids)]
+    assert [(event.step, event.task_ids) for event in kept] == [
+        (first.step, ("another",)),
+        (second.step, second.task_ids),
+    ]
 
 
 def test_the_archives_ends_are_synced_before_they_are_said_and_an_empty_file_says_nothing(

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from streams import kafka_log
-from streams.connection import Connection
-from streams.kafka_log import KafkaLog
-from streams.log import LogGap, LogUnavailable, Place
+from streams.log import kafka as kafka_log
+from streams.log.connection import Connection
+from streams.log.kafka import KafkaLog
+from streams.log.port import LogGap, LogUnavailable, Place
 
 ONE, TWO = Place("batches", 0), Place("steps", 0)
 CONNECTION = Connection("127.0.0.1:1", embedded=True)
@@ -66,7 +66,9 @@ class Broker:
         error = self.next_errors.pop(0) if self.next_errors else None
         if isinstance(error, KafkaException):
             raise error
-        found = [Message(place, offset) for place, start in self.at.items() for offset in self.held[place] if offset >= start]
+        found = [
+            Message(place, offset) for place, start in self.at.items() for offset in self.held[place] if offset >= start
+        ]
         taken = found[:most]
         for message in taken:
             self.at[message.place] = message.at + 1
@@ -82,11 +84,14 @@ def opened(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> KafkaLog:
     return KafkaLog(CONNECTION)
 
 
-@pytest.mark.parametrize("errors", [
-    [None, KafkaException(KafkaError(KafkaError._FAIL))],
-    [Message(ONE, -1, KafkaError.TOPIC_AUTHORIZATION_FAILED)],
-    [None, Message(ONE, -1, KafkaError.TOPIC_AUTHORIZATION_FAILED)],
-])
+@pytest.mark.parametrize(
+    "errors",
+    [
+        [None, KafkaException(KafkaError(KafkaError._FAIL))],
+        [Message(ONE, -1, KafkaError.TOPIC_AUTHORIZATION_FAILED)],
+        [None, Message(ONE, -1, KafkaError.TOPIC_AUTHORIZATION_FAILED)],
+    ],
+)
 def test_what_was_consumed_when_an_error_came_is_read_again(
     monkeypatch: pytest.MonkeyPatch, errors: list[Message | KafkaException | None]
 ) -> None:

@@ -7,9 +7,9 @@ import hashlib
 import pytest
 
 from schemas.events import BatchPlanned, BoundaryDetected, EpochPlanned, RetireReason, TaskRetired, TaskSynthesized
-from streams.lifecycle import drift_reason, num_to_inject, pruned, queue_of, shuffled
-from streams.pool import Pool, initial
-from streams.pool_config import PoolConfig
+from streams.pool.lifecycle import drift_reason, num_to_inject, pruned, queue_of, shuffled
+from streams.pool.pool import Pool, initial
+from streams.pool.settings import PoolConfig
 from tests.streams.scripted import of, play
 from tests.streams.test_boundary import evidence
 
@@ -46,12 +46,24 @@ def test_injection_never_exceeds_the_queue_the_share_or_the_limit() -> None:
     assert num_to_inject(9, 15, 0, pool_with()) == 3
 
 
-@pytest.mark.parametrize(("means", "settings", "reason"), [
-    ([0.1], {}, RetireReason.BURN_IN), ([0.2], {}, None), ([0.1], {"burn_in_observations": 0}, None),
-    ([0.1, 0.5], {"burn_in_observations": 2}, None), ([0.1, 0.1], {"burn_in_observations": 2}, RetireReason.BURN_IN),
-    ([0.5, 0.96], {}, RetireReason.MASTERED), ([0.5, 0.95], {}, None), ([0.96], {}, RetireReason.MASTERED),
-    ([0.5, 0.97], {"mastered_observations": 2}, None), ([0.5, 0.1], {}, None),
-    ([0.5, 0.1, 0.19], {}, RetireReason.HARD), ([0.5, 0.1], {"hard_observations": 1}, RetireReason.HARD), ([], {}, None)])
+@pytest.mark.parametrize(
+    ("means", "settings", "reason"),
+    [
+        ([0.1], {}, RetireReason.BURN_IN),
+        ([0.2], {}, None),
+        ([0.1], {"burn_in_observations": 0}, None),
+        ([0.1, 0.5], {"burn_in_observations": 2}, None),
+        ([0.1, 0.1], {"burn_in_observations": 2}, RetireReason.BURN_IN),
+        ([0.5, 0.96], {}, RetireReason.MASTERED),
+        ([0.5, 0.95], {}, None),
+        ([0.96], {}, RetireReason.MASTERED),
+        ([0.5, 0.97], {"mastered_observations": 2}, None),
+        ([0.5, 0.1], {}, None),
+        ([0.5, 0.1, 0.19], {}, RetireReason.HARD),
+        ([0.5, 0.1], {"hard_observations": 1}, RetireReason.HARD),
+        ([], {}, None),
+    ],
+)
 def test_each_reason_to_leave(means: list[float], settings: dict, reason: RetireReason | None) -> None:
     seen = [evidence(mean, step) for step, mean in enumerate(means, 1)]
     assert drift_reason(seen, pool_with(**settings), epoch=2) is reason
@@ -168,8 +180,8 @@ def test_an_epoch_is_one_pass_over_the_active_pool() -> None:
 
 
 def test_nothing_is_decided_before_the_run_and_its_seeds_are_known() -> None:
-    from streams.decide import decide
-    from streams.pool import apply
+    from streams.pool.decide import decide
+    from streams.pool.pool import apply
     from tests.streams.building import opening
 
     pool = initial()

@@ -9,12 +9,12 @@ import pytest
 
 from schemas import InvalidEvent, decode, encode, make
 from schemas.events import BatchPlanned, TrajectoryRecorded
-from streams.archive import ArchiveLog
-from streams.connection import Connection
-from streams.kafka_log import KafkaLog
-from streams.log import Log, MemoryLog, Place, Record, advanced, beginning, partition_of
-from streams.reader import EventReader
-from streams.topics import partitions_of
+from streams.archive.segments import ArchiveLog
+from streams.log.connection import Connection
+from streams.log.kafka import KafkaLog
+from streams.log.port import Log, MemoryLog, Place, Record, advanced, beginning, partition_of
+from streams.log.reader import EventReader
+from streams.log.topics import partitions_of
 from tests.streams.building import opening
 
 PARTITIONS = partitions_of(Connection("", num_decision_partitions=2))
@@ -33,8 +33,10 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
 
 
 def batches(num: int, run_id: str = "run") -> list[BatchPlanned]:
-    return [make(BatchPlanned, run_id, step=i, epoch=0, task_ids=("a",), is_last_of_epoch=False, input_cursor=())
-            for i in range(num)]
+    return [
+        make(BatchPlanned, run_id, step=i, epoch=0, task_ids=("a",), is_last_of_epoch=False, input_cursor=())
+        for i in range(num)
+    ]
 
 
 def read_all(log: Log, topic: str, num: int) -> list[Record]:
@@ -86,7 +88,9 @@ def test_reading_at_the_end_returns_nothing_in_time(log: Log) -> None:
 
 
 def test_a_time_is_stamped_only_where_there_is_none(log: Log) -> None:
-    early = make(BatchPlanned, "run", occurred_at_ms=1234, step=1, epoch=0, task_ids=(), is_last_of_epoch=True, input_cursor=())
+    early = make(
+        BatchPlanned, "run", occurred_at_ms=1234, step=1, epoch=0, task_ids=(), is_last_of_epoch=True, input_cursor=()
+    )
     log.append([early, *batches(1)])
     first, second = read_all(log, "batches", 2)
     assert (first.timestamp_ms, decode(first.value).occurred_at_ms) == (1234, 1234)
@@ -95,16 +99,34 @@ def test_a_time_is_stamped_only_where_there_is_none(log: Log) -> None:
 
 def test_a_large_body_passes_whole(log: Log) -> None:
     body = make(
-        TrajectoryRecorded, "run", group_id="g", task_id="t", step=1, rollout_index=0, policy_version=0,
-        token_ids=bytes(range(256)) * 12_000, logprobs=b"", mask=b"", messages=(), turn_verdicts=(), reward=None,
-        format_reward=None, finish_reason="finished")
+        TrajectoryRecorded,
+        "run",
+        group_id="g",
+        task_id="t",
+        step=1,
+        rollout_index=0,
+        policy_version=0,
+        token_ids=bytes(range(256)) * 12_000,
+        logprobs=b"",
+        mask=b"",
+        messages=(),
+        turn_verdicts=(),
+        reward=None,
+        format_reward=None,
+        finish_reason="finished",
+    )
     log.append([body])
     assert decode(read_all(log, "trajectories", 1)[0].value).token_ids == body.token_ids
 
 
 def test_an_event_that_does_not_fit_its_schema_is_refused_and_nothing_is_written(log: Log) -> None:
     with pytest.raises(InvalidEvent, match="BatchPlanned"):
-        log.append([*batches(2), make(BatchPlanned, "run", step="one", epoch=0, task_ids=(), is_last_of_epoch=True, input_cursor=())])
+        log.append(
+            [
+                *batches(2),
+                make(BatchPlanned, "run", step="one", epoch=0, task_ids=(), is_last_of_epoch=True, input_cursor=()),
+            ]
+        )
     assert sum(log.end_offsets(["batches"]).values()) == 0
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streams.log import LogUnavailable, MemoryLog, Place, Record, partition_counts
-from streams.observer import Observer
+from streams.log.observer import Observer
+from streams.log.port import LogUnavailable, MemoryLog, Place, Record, partition_counts
 from tests.streams.building import RUN, opening
 
 PARTITIONS = partition_counts(("runs", "tasks", "dead-letters"), 1, 1)

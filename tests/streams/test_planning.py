@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from benchmarks.planning import SHAPES, pool_of
 from schemas.events import Origin, RetireReason, StageStarted
-from streams.decide import stage_at
-from streams.lifecycle import (
+from streams.pool.decide import stage_at
+from streams.pool.lifecycle import (
     EpochDecision,
     Retirement,
     drift_reason,
@@ -23,8 +23,8 @@ from streams.lifecycle import (
     shuffled,
     unprotected_leaving,
 )
-from streams.pool import Pool, apply, fold, initial
-from streams.rows import state_of
+from streams.pool.pool import Pool, apply, fold, initial
+from streams.pool.rows import state_of
 from tests.streams.scripted import play
 
 
@@ -37,8 +37,11 @@ def plain_live(pool: Pool) -> list[str]:
 
 def plain_queue(pool: Pool, epoch: int | None = None) -> list[str]:
     injected = {task_id for plan in pool.epochs.values() for task_id in plan.injected}
-    waiting = [t for t in pool.tasks.values()
-               if t.origin is Origin.GENERATED and t.task_id not in injected and t.task_id not in plain_left(pool, epoch)]
+    waiting = [
+        t
+        for t in pool.tasks.values()
+        if t.origin is Origin.GENERATED and t.task_id not in injected and t.task_id not in plain_left(pool, epoch)
+    ]
     if pool.config.queue_order == "freshest":
         return [t.task_id for t in sorted(waiting, key=lambda t: (-t.position[0], *t.position[1:]))]
     return [t.task_id for t in sorted(waiting, key=lambda t: t.position)]
@@ -59,7 +62,9 @@ def plain_retirements(pool: Pool, epoch: int) -> list[Retirement]:
         return []
     reasons = {t: drift_reason(pool.observations.get(t, ()), pool, epoch) for t in plain_live(pool)}
     leaving = [Retirement(t, reason) for t, reason in reasons.items() if reason]
-    leaving += [Retirement(t, RetireReason.PRUNED) for t in pruned([t for t, reason in reasons.items() if not reason], pool)]
+    leaving += [
+        Retirement(t, RetireReason.PRUNED) for t in pruned([t for t, reason in reasons.items() if not reason], pool)
+    ]
     for task_id in plain_queue(pool, epoch) if pool.config.queue_expiry_epochs else []:
         batch = pool.batches.get(pool.tasks[task_id].position[0])
         if epoch - (batch.epoch if batch else -1) > pool.config.queue_expiry_epochs:
@@ -80,20 +85,34 @@ def plain_plan(pool: Pool, stage: StageStarted, epoch: int) -> EpochDecision | N
     num = num_to_inject(len(queue), len(human) + len(live), len(live), pool)
     active = human + live + queue[:num]
     order = plain_order(active, pool.seed, epoch) if pool.config.shuffle else active
-    return EpochDecision(tuple(queue[:num]), tuple(leaving), tuple(order), len(human), len(live) + num, len(queue) - num)
+    return EpochDecision(
+        tuple(queue[:num]), tuple(leaving), tuple(order), len(human), len(live) + num, len(queue) - num
+    )
 
 
 def plain_order(task_ids: list[str], seed: int, epoch: int) -> list[str]:
     return sorted(task_ids, key=lambda t: hashlib.sha256(f"{seed}\x1f{epoch}\x1f{t}".encode()).digest())
 
 
-SETTINGS = st.fixed_dictionaries({
-    "batch_size": st.integers(2, 5), "await_synthesis": st.booleans(), "cooldown": st.integers(0, 2),
-    "cooldown_unit": st.just("epochs"), "injection_frac": st.sampled_from([0.1, 0.5, 1.0]), "max_generated": st.integers(0, 6),
-    "queue_order": st.sampled_from(["fifo", "freshest"]), "queue_expiry_epochs": st.integers(0, 2),
-    "retirement": st.booleans(), "protect_seeds": st.booleans(), "shuffle": st.booleans(), "stale_epochs": st.integers(0, 1),
-    "quota": st.sampled_from([dict.fromkeys(("base", "miss_func", "miss_param", "long_context"), n) for n in (1, 4)]),
-})
+SETTINGS = st.fixed_dictionaries(
+    {
+        "batch_size": st.integers(2, 5),
+        "await_synthesis": st.booleans(),
+        "cooldown": st.integers(0, 2),
+        "cooldown_unit": st.just("epochs"),
+        "injection_frac": st.sampled_from([0.1, 0.5, 1.0]),
+        "max_generated": st.integers(0, 6),
+        "queue_order": st.sampled_from(["fifo", "freshest"]),
+        "queue_expiry_epochs": st.integers(0, 2),
+        "retirement": st.booleans(),
+        "protect_seeds": st.booleans(),
+        "shuffle": st.booleans(),
+        "stale_epochs": st.integers(0, 1),
+        "quota": st.sampled_from(
+            [dict.fromkeys(("base", "miss_func", "miss_param", "long_context"), n) for n in (1, 4)]
+        ),
+    }
+)
 
 
 @settings(max_examples=25, deadline=None)
@@ -113,14 +132,20 @@ def test_every_epoch_of_any_run_is_planned_as_the_rules_are_told(chosen: dict, s
         assert queue_of(pool) == plain_queue(pool) and live_generated(pool) == plain_live(pool)
 
 
-@given(st.lists(st.text(min_size=1, max_size=6), unique=True, max_size=60), st.integers(0, 2**63 - 1), st.integers(0, 1000))
+@given(
+    st.lists(st.text(min_size=1, max_size=6), unique=True, max_size=60), st.integers(0, 2**63 - 1), st.integers(0, 1000)
+)
 def test_the_shuffle_is_the_order_of_the_hashes(task_ids: list[str], seed: int, epoch: int) -> None:
     assert shuffled(task_ids, seed, epoch) == plain_order(task_ids, seed, epoch)
 
 
 def test_a_variant_is_active_from_its_injection_until_it_retires() -> None:
-    events = play(6, 5, {"batch_size": 4, "await_synthesis": True, "cooldown": 0, "injection_frac": 0.5},
-                  lambda t, s: random.Random(f"{t}{s}").random())[1]
+    events = play(
+        6,
+        5,
+        {"batch_size": 4, "await_synthesis": True, "cooldown": 0, "injection_frac": 0.5},
+        lambda t, s: random.Random(f"{t}{s}").random(),
+    )[1]
     pool, seen = initial(), set()
     for event in events:
         pool = fold(pool, [event])

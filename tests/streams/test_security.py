@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from schemas.credentials import CredentialError
-from streams import topics
-from streams.connection import Connection
-from streams.embedded_broker import free_port
-from streams.kafka_log import KafkaLog
-from streams.log import LogUnavailable
+from streams.log import topics
+from streams.log.connection import Connection
+from streams.log.embedded_broker import free_port
+from streams.log.kafka import KafkaLog
+from streams.log.port import LogUnavailable
+from streams.log.reader import EventReader
+from streams.log.topics import ensure_topics, partitions_of
 from streams.processes import Child
-from streams.reader import EventReader
-from streams.topics import ensure_topics, partitions_of
 from tests.streams.building import RUN, opening
 from tests.streams.gate import Gate, broker_behind
 
@@ -78,7 +78,7 @@ def test_every_client_comes_through_tls_with_its_password(secured: tuple[Connect
         [
             sys.executable,
             "-m",
-            "streams.worker",
+            "streams.pool.worker",
             "--connection",
             connection.to_json(),
             "--datadir",

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from schemas import Event, InvalidEvent, Undecodable, decode, encode
 from schemas.events import RolloutGroupCompleted
 from schemas.heads import GroupHead, head_of
-from streams.archive import ArchiveLog
-from streams.keeper import INPUT_TOPICS, OUTPUT_TOPICS
-from streams.log import LogGap, MemoryLog, Record
-from streams.pool import Pool, apply, fold, initial
-from streams.reader import event_of
-from streams.refold import fact_of, fold_archive, fold_log, folded
-from streams.snapshot import Snapshot, UnusableSnapshot, dump, load, read_snapshot, write_snapshot
+from streams.archive.segments import ArchiveLog
+from streams.archive.snapshot import Snapshot, UnusableSnapshot, dump, load, read_snapshot, write_snapshot
+from streams.log.port import LogGap, MemoryLog, Record
+from streams.log.reader import event_of
+from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS
+from streams.pool.pool import Pool, apply, fold, initial
+from streams.pool.refold import fact_of, fold_archive, fold_log, folded
+from tests.analysis.test_replay import PARTITIONS, TOPICS, live_run
 from tests.streams.building import RUN, group
 from tests.streams.test_fold import interleaved, recorded
-from tests.streams.test_replay import PARTITIONS, TOPICS, live_run
 
 NUMBERS = st.one_of(st.none(), st.floats(allow_nan=False), st.sampled_from([0.0, 0.25, 1.0]))
 TEXTS = st.one_of(st.text(max_size=80), st.sampled_from(["", "a" * 63, "a" * 64, "naïve"]))
@@ -126,14 +126,16 @@ def test_a_damaged_snapshot_is_refused(spoil: object) -> None:
 
 def test_a_snapshot_of_another_fold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     data = dump(Snapshot())
-    monkeypatch.setattr("streams.snapshot.VERSION", 2)
+    monkeypatch.setattr("streams.archive.snapshot.VERSION", 2)
     with pytest.raises(UnusableSnapshot, match="version 1"):
         load(data)
 
 
 def plausible(event: Event) -> GroupHead:
     """The head that an event's own fields make."""
-    return GroupHead(event.event_id, event.run_id, event.task_id, event.step, event.num_rollouts, event.rewards, encode(event))
+    return GroupHead(
+        event.event_id, event.run_id, event.task_id, event.step, event.num_rollouts, event.rewards, encode(event)
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -141,7 +143,14 @@ def plausible(event: Event) -> GroupHead:
 def test_the_head_of_a_group_is_the_event_it_was_taken_from(
     rewards: list[float | None], text: str, step: int, codes: list[int]
 ) -> None:
-    event = replace(group("t", 1, rewards), step=step, detail=text, worker=text[:5], task_id=text[:64], codes=(tuple(codes),) * len(rewards))
+    event = replace(
+        group("t", 1, rewards),
+        step=step,
+        detail=text,
+        worker=text[:5],
+        task_id=text[:64],
+        codes=(tuple(codes),) * len(rewards),
+    )
     try:
         data = encode(event)
     except InvalidEvent:

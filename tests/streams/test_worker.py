@@ -16,22 +16,24 @@ from confluent_kafka import Consumer, TopicPartition
 
 from schemas import Event, decode
 from schemas.events import BatchPlanned, DeadLettered
-from streams.connection import Connection
-from streams.embedded_broker import true_end_offsets
-from streams.kafka_log import KafkaLog
-from streams.keeper import INPUT_TOPICS, OUTPUT_TOPICS
-from streams.log import Place, Record, partition_of
-from streams.pool import Pool, apply, initial
+from streams.log.connection import Connection
+from streams.log.embedded_broker import true_end_offsets
+from streams.log.kafka import KafkaLog
+from streams.log.port import Place, Record, partition_of
+from streams.log.reader import EventReader
+from streams.log.topics import partitions_of
+from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS
+from streams.pool.pool import Pool, apply, initial
+from streams.pool.rows import ROW_SCHEMA, PoolRow, rows_of
 from streams.processes import Child
-from streams.reader import EventReader
-from streams.rows import ROW_SCHEMA, PoolRow, rows_of
-from streams.topics import partitions_of
 from tests.streams.building import RUN, opening, reply
 from tests.streams.scripted import play
 from tests.streams.test_fold import DECIDED, SETTINGS, mean_of, said
 
 NUM_SEEDS, NUM_EPOCHS = 7, 4
 DEADLINE_S = 60.0
+
+
 def FAILS(task_id: str) -> bool:
     return task_id.endswith("3")
 
@@ -46,10 +48,23 @@ class Worker:
 
     def start(self) -> Worker:
         ready = self.folder / f"{uuid.uuid4().hex}.ready"
-        self.child = Child("worker", [
-            sys.executable, "-m", "streams.worker", "--connection", self.connection.to_json(), "--datadir",
-            str(self.folder / uuid.uuid4().hex), "--app-id", self.app_id, "--ready-file", str(ready)],
-            self.folder / "worker.log").start()
+        self.child = Child(
+            "worker",
+            [
+                sys.executable,
+                "-m",
+                "streams.pool.worker",
+                "--connection",
+                self.connection.to_json(),
+                "--datadir",
+                str(self.folder / uuid.uuid4().hex),
+                "--app-id",
+                self.app_id,
+                "--ready-file",
+                str(ready),
+            ],
+            self.folder / "worker.log",
+        ).start()
         self.child.await_file(ready, DEADLINE_S)
         return self
 
@@ -82,7 +97,9 @@ def reader_of(connection: Connection, topics: tuple[str, ...]) -> EventReader:
     return EventReader(KafkaLog(connection), topics, partitions_of(connection), RUN, "test")
 
 
-def answer(connection: Connection, worker: Worker, copies: int = 1, disturb: Callable[[int], None] = lambda step: None) -> None:
+def answer(
+    connection: Connection, worker: Worker, copies: int = 1, disturb: Callable[[int], None] = lambda step: None
+) -> None:
     """Play trainer and synthesizer until the last batch is answered; ``disturb`` is called after each step."""
     log, reader = KafkaLog(connection), reader_of(connection, OUTPUT_TOPICS)
     opened = opening(NUM_SEEDS, NUM_EPOCHS, SETTINGS)

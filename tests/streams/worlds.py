@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from schemas import Event
-from streams.pool import Pool
+from streams.pool.pool import Pool
 from tests.streams.scripted import play
 
 NUMBERS = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), st.floats(0, 1))
@@ -57,16 +57,31 @@ def thresholds(draw: st.DrawFn) -> dict[str, float]:
 def settings_of(await_synthesis: st.SearchStrategy[bool]) -> st.SearchStrategy[dict]:
     """Pool settings; whether epochs wait for the synthesis is given."""
     categories = ("base", "miss_func", "miss_param", "long_context")
-    others = st.fixed_dictionaries({
-        "batch_size": st.integers(1, 6), "min_valid_frac": st.sampled_from([0.5, 0.1, 1.0]),
-        "signal": st.sampled_from(["progress", "binary"]), "selection": st.sampled_from(["phi", "random"]),
-        "quota": st.fixed_dictionaries({name: st.sampled_from([1, 2, 3, 0]) for name in categories}), "cooldown": st.integers(0, 2),
-        "cooldown_unit": st.sampled_from(["steps", "epochs"]), "seed_from_generated": st.booleans(),
-        "max_generation": st.integers(1, 3), "max_generated": st.sampled_from([6, 3, 2, 1, 0]), "injection_frac": st.sampled_from([1.0, 0.5, 0.2, 0.0]),
-        "queue_order": st.sampled_from(["fifo", "freshest"]), "queue_expiry_epochs": st.integers(0, 2), "retirement": st.sampled_from([True, True, False]),
-        "burn_in_observations": st.integers(0, 2), "mastered_observations": st.integers(1, 2), "hard_observations": st.integers(1, 2),
-        "stale_epochs": st.integers(0, 2), "static_pool": st.sampled_from([False] * 9 + [True]), "shuffle": st.booleans(),
-        "await_synthesis": await_synthesis})
+    others = st.fixed_dictionaries(
+        {
+            "batch_size": st.integers(1, 6),
+            "min_valid_frac": st.sampled_from([0.5, 0.1, 1.0]),
+            "signal": st.sampled_from(["progress", "binary"]),
+            "selection": st.sampled_from(["phi", "random"]),
+            "quota": st.fixed_dictionaries({name: st.sampled_from([1, 2, 3, 0]) for name in categories}),
+            "cooldown": st.integers(0, 2),
+            "cooldown_unit": st.sampled_from(["steps", "epochs"]),
+            "seed_from_generated": st.booleans(),
+            "max_generation": st.integers(1, 3),
+            "max_generated": st.sampled_from([6, 3, 2, 1, 0]),
+            "injection_frac": st.sampled_from([1.0, 0.5, 0.2, 0.0]),
+            "queue_order": st.sampled_from(["fifo", "freshest"]),
+            "queue_expiry_epochs": st.integers(0, 2),
+            "retirement": st.sampled_from([True, True, False]),
+            "burn_in_observations": st.integers(0, 2),
+            "mastered_observations": st.integers(1, 2),
+            "hard_observations": st.integers(1, 2),
+            "stale_epochs": st.integers(0, 2),
+            "static_pool": st.sampled_from([False] * 9 + [True]),
+            "shuffle": st.booleans(),
+            "await_synthesis": await_synthesis,
+        }
+    )
     return st.builds(lambda first, second: first | second, others, thresholds())
 
 
@@ -76,5 +91,10 @@ def worlds(await_synthesis: st.SearchStrategy[bool] = BOTH) -> st.SearchStrategy
     even = st.builds(lambda reward, size: (reward,) * size, NUMBERS, st.integers(1, 4))
     group = st.one_of(even, mixed)
     return st.builds(
-        World, num_seeds=st.sampled_from([4, 6, 2, 1, 5, 3]), num_epochs=st.sampled_from([5, 4, 3, 2, 1]), settings=settings_of(await_synthesis),
-        groups=st.lists(group, min_size=5, max_size=10).map(tuple), failing=st.integers(0, 255))
+        World,
+        num_seeds=st.sampled_from([4, 6, 2, 1, 5, 3]),
+        num_epochs=st.sampled_from([5, 4, 3, 2, 1]),
+        settings=settings_of(await_synthesis),
+        groups=st.lists(group, min_size=5, max_size=10).map(tuple),
+        failing=st.integers(0, 255),
+    )

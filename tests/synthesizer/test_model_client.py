@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 from benchmarks.playing_server import Player, PlayingServer, tagged
 from schemas import encode
 from schemas.events import SynthesisFailure, TaskSynthesized
-from streams.embedded_broker import free_port
+from streams.log.embedded_broker import free_port
 from synthesizer.config import AnswerFormat, ModelConfig
 from synthesizer.llm.answers import Unusable, read
 from synthesizer.llm.http import HttpModel

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from schemas.events import SynthesisFailed, SynthesisFailure, TaskSynthesized
-from streams.connection import Connection
-from streams.embedded_broker import free_port
+from streams.log.connection import Connection
+from streams.log.embedded_broker import free_port
 from streams.processes import Child
 from synthesizer.yields import Yields, section_of
 from tests.synthesizer.test_service_process import ROOT, Bench

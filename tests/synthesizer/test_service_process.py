@@ -19,12 +19,12 @@ from commands.folder import RunFolder
 from environments.registry import load_tasks
 from schemas import make
 from schemas.events import BoundaryDetected, Event, SynthesisFailed, TaskSeeded, TaskSynthesized
-from streams.connection import Connection
-from streams.kafka_log import KafkaLog
-from streams.membership import Membership
+from streams.log.connection import Connection
+from streams.log.kafka import KafkaLog
+from streams.log.reader import EventReader
+from streams.log.topics import partitions_of
+from streams.pool.membership import Membership
 from streams.processes import Child
-from streams.reader import EventReader
-from streams.topics import partitions_of
 from synthesizer.service import SIGNALS, TOPICS
 from tests.synthesizer.building import signal_for
 

@@ -15,7 +15,7 @@ import torch
 
 from tests.trainer.sequences import batch_of, settings, some_sequences
 from tests.trainer.toys import toy_model
-from trainer.deepspeed_engine import DeepSpeedEngine
+from trainer.update.deepspeed_engine import DeepSpeedEngine
 
 
 class Watched(DeepSpeedEngine):

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from tests.trainer.toys import ToyEpisode, toy_task
-from trainer.causal_lm import halves
-from trainer.logprobs import padded, score
-from trainer.policy import load_policy
-from trainer.sampler import RolloutRequest, SamplingParams
-from trainer.vllm_engine_sampler import VllmEngineSampler, vllm_engine
-from trainer.weight_sync import FolderSync, WeightSyncFailed, version_folder
-from trainer.weight_transfer import vllm_source
+from trainer.policy.causal_lm import halves
+from trainer.policy.loading import load_policy
+from trainer.rollouts.sampler import RolloutRequest, SamplingParams
+from trainer.rollouts.vllm_engine_sampler import VllmEngineSampler, vllm_engine
+from trainer.update.logprobs import padded, score
+from trainer.weights.sync import FolderSync, WeightSyncFailed, version_folder
+from trainer.weights.transfer import vllm_source
 
 PARAMS = SamplingParams(seed=3, max_message_tokens=24, max_episode_tokens=200)
 
@@ -30,7 +30,9 @@ PARAMS = SamplingParams(seed=3, max_message_tokens=24, max_episode_tokens=200)
 def requests_of(num_tasks: int = 4, group_size: int = 3) -> list[RolloutRequest]:
     """A few groups."""
     tasks = [toy_task(f"base_{number}", 1 + number % 3) for number in range(num_tasks)]
-    return [RolloutRequest(task, ToyEpisode(task), k, (1, task.task_id, k)) for task in tasks for k in range(group_size)]
+    return [
+        RolloutRequest(task, ToyEpisode(task), k, (1, task.task_id, k)) for task in tasks for k in range(group_size)
+    ]
 
 
 def gap_of(model, rollouts) -> float:
@@ -75,7 +77,10 @@ def main() -> None:
     policy.model.config.tie_word_embeddings = True
     policy.model.tie_weights()
     sampler = VllmEngineSampler(
-        vllm_engine(folder, {"enforce_eager": True, "max_model_len": 1024, "disable_log_stats": True}), policy.template, scratch)
+        vllm_engine(folder, {"enforce_eager": True, "max_model_len": 1024, "disable_log_stats": True}),
+        policy.template,
+        scratch,
+    )
     ended: list[object] = []
     found: dict[str, object] = {"gaps": [], "cross": [], "versions": []}
     models = [policy.model]

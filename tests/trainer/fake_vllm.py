@@ -10,7 +10,7 @@ import httpx
 import torch
 
 from tests.trainer.toys import NUM_IDS, toy_model
-from trainer.vllm_client import VllmClient
+from trainer.rollouts.vllm_client import VllmClient
 
 
 class Broken(Exception):
@@ -69,7 +69,9 @@ class FakeVllm:
         return {"data": [{"id": "policy", "max_model_len": 256}]}
 
     def do_server_info(self, body):
-        return {"vllm_config": {"model_config": {"logprobs_mode": self.logprobs_mode}, "parallel_config": {"world_size": 1}}}
+        return {
+            "vllm_config": {"model_config": {"logprobs_mode": self.logprobs_mode}, "parallel_config": {"world_size": 1}}
+        }
 
     def do_weight_info(self, body):
         return {"weight_version": self.label}
@@ -124,8 +126,12 @@ class FakeVllm:
             logprobs.append(float(logits_V.log_softmax(-1)[chosen]))
             if chosen in stops:
                 break
-        sampled = ids[len(body["prompt"]):]
+        sampled = ids[len(body["prompt"]) :]
         assert all(0 <= id_ < NUM_IDS for id_ in sampled)
-        choice = {"prompt_token_ids": body["prompt"], "token_ids": sampled, "logprobs": {"token_logprobs": logprobs},
-                  "finish_reason": "stop" if sampled[-1] in stops else "length"}
+        choice = {
+            "prompt_token_ids": body["prompt"],
+            "token_ids": sampled,
+            "logprobs": {"token_logprobs": logprobs},
+            "finish_reason": "stop" if sampled[-1] in stops else "length",
+        }
         return {"choices": [self.change_answer(choice)]}

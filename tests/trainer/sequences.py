@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from tests.trainer.toys import NUM_IDS
-from trainer.causal_lm import halves
 from trainer.config import TrainerConfig
-from trainer.engine import TrainedSequence, UpdateBatch
-from trainer.logprobs import padded, score
+from trainer.policy.causal_lm import halves
+from trainer.update.engine import TrainedSequence, UpdateBatch
+from trainer.update.logprobs import padded, score
 
 
 def some_sequences(model, seed=0, num_groups=3, advantages=(1.0, -0.5, 0.0, -0.5)):

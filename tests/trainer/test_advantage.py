@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainer.advantage import group_advantages, has_no_signal
+from trainer.update.advantage import group_advantages, has_no_signal
 
 
 def test_the_worked_example_of_the_method_holds():

@@ -17,16 +17,16 @@ from environments.registry import environment, load_tasks
 from schemas.events import Category, FinishReason
 from tests.trainer.fake_vllm import FakeVllm
 from tests.trainer.toys import toy_model
-from trainer import hf_sampler
-from trainer.causal_lm import halves
-from trainer.episodes import EpisodeMaker
-from trainer.hf_sampler import HFSampler
-from trainer.logprobs import padded, score
-from trainer.sampler import RolloutRequest, SamplingParams
-from trainer.template import SYSTEM_TEXT, ChatTemplate, described
-from trainer.token_choice import uniforms
-from trainer.vllm_server_sampler import VllmServerSampler
-from trainer.warm_start import texts_of
+from trainer.policy.causal_lm import halves
+from trainer.policy.template import SYSTEM_TEXT, ChatTemplate, described
+from trainer.policy.warm_start import texts_of
+from trainer.rollouts import hf_sampler
+from trainer.rollouts.episodes import EpisodeMaker
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.sampler import RolloutRequest, SamplingParams
+from trainer.rollouts.token_choice import uniforms
+from trainer.rollouts.vllm_server_sampler import VllmServerSampler
+from trainer.update.logprobs import padded, score
 
 STRIPS_THINKING = r"""
 {%- set last = namespace(question=0) -%}
@@ -59,8 +59,14 @@ PARAMS = SamplingParams(seed=5, max_message_tokens=1_500, max_episode_tokens=30_
 
 def base_tasks():
     """Two real tasks of several turns."""
-    tasks = [task for task in load_tasks("train") if task.category is Category.BASE and len(task.turns) >= 3
-             and all(turn.ground_truth for turn in task.turns) and len(task.involved_classes) == 1]
+    tasks = [
+        task
+        for task in load_tasks("train")
+        if task.category is Category.BASE
+        and len(task.turns) >= 3
+        and all(turn.ground_truth for turn in task.turns)
+        and len(task.involved_classes) == 1
+    ]
     return tasks[0], tasks[7]
 
 
@@ -77,8 +83,15 @@ def tokenizer(tasks):
     backend.decoder = decoders.ByteLevel()
     tools = [json.dumps(described(schema)) for task in tasks for schema in environment().tools(task).values()]
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    backend.train_from_iterator([*texts_of(list(tasks)), *tools], trainers.BpeTrainer(
-        vocab_size=900, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    backend.train_from_iterator(
+        [*texts_of(list(tasks)), *tools],
+        trainers.BpeTrainer(
+            vocab_size=900,
+            special_tokens=special,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
     backend.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>"])
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", chat_template=STRIPS_THINKING)
 
@@ -92,9 +105,14 @@ def script_of(task, tokenizer):
     """What the policy says, message by message, letter by letter, each with its stop token."""
     texts = []
     for number, turn in enumerate(task.turns):
-        calls = "\n".join(f'<tool_call>\n{{"name": "{call.name}", "arguments": {call.arguments_json}}}\n</tool_call>'
-                          for call in turn.ground_truth)
-        texts += [f"<think>\nturn {number} of {task.task_id}\n</think>\n\n{calls}", f"<think>\nall of {number}\n</think>\n\nDone."]
+        calls = "\n".join(
+            f'<tool_call>\n{{"name": "{call.name}", "arguments": {call.arguments_json}}}\n</tool_call>'
+            for call in turn.ground_truth
+        )
+        texts += [
+            f"<think>\nturn {number} of {task.task_id}\n</think>\n\n{calls}",
+            f"<think>\nall of {number}\n</think>\n\nDone.",
+        ]
     return [[*(id_ for letter in text for id_ in tokenizer.encode(letter)), tokenizer.eos_token_id] for text in texts]
 
 
@@ -102,8 +120,11 @@ def expected_ids(task, rollout, tokenizer):
     """Ids and mask of the whole episode, put together here: rendered start, then what was said and what came between."""
     tools = [described(schema) for schema in rollout.episode.offered.values()]
     start = tokenizer.apply_chat_template(
-        [{"role": "system", "content": SYSTEM_TEXT}, {"role": "user", "content": task.turns[0].user_text}], tools=tools,
-        add_generation_prompt=True, tokenize=False)
+        [{"role": "system", "content": SYSTEM_TEXT}, {"role": "user", "content": task.turns[0].user_text}],
+        tools=tools,
+        add_generation_prompt=True,
+        tokenize=False,
+    )
     ids, mask, turn = [], [], 0
     between = start
     for message, said in zip(rollout.episode.messages, script_of(task, tokenizer), strict=True):
@@ -128,7 +149,11 @@ def with_transformers(monkeypatch, model, tokenizer, tasks):
     """Rollouts of the transformers sampler, whose choices are those of the scripts."""
     requests = requests_of(tasks)
     scripts = [iter([id_ for said in script_of(task, tokenizer) for id_ in said]) for task in tasks]
-    owner = {float(number): i for i, r in enumerate(requests) for number in uniforms(PARAMS.seed, r.stream_key, PARAMS.max_episode_tokens)}
+    owner = {
+        float(number): i
+        for i, r in enumerate(requests)
+        for number in uniforms(PARAMS.seed, r.stream_key, PARAMS.max_episode_tokens)
+    }
 
     def choose(logits_RV, uniforms_R, params):
         ids_R = torch.tensor([next(scripts[owner[float(number)]]) for number in uniforms_R])
@@ -148,15 +173,27 @@ def with_vllm(monkeypatch, model, tokenizer, tasks):
         shown = tokenizer.decode(body["prompt"])
         said = next(script for first, script in scripts.items() if first in shown)
         ids = next(said)
-        batch = padded([np.array(body["prompt"] + ids)], [np.array([0] * len(body["prompt"]) + [1] * len(ids))], model.device)
+        batch = padded(
+            [np.array(body["prompt"] + ids)], [np.array([0] * len(body["prompt"]) + [1] * len(ids))], model.device
+        )
         with torch.no_grad():
             logprobs = score(halves(model), batch).logprobs_N.tolist()
-        return {"choices": [{"prompt_token_ids": body["prompt"], "token_ids": ids, "finish_reason": "stop",
-                             "logprobs": {"token_logprobs": logprobs}}]}
+        return {
+            "choices": [
+                {
+                    "prompt_token_ids": body["prompt"],
+                    "token_ids": ids,
+                    "finish_reason": "stop",
+                    "logprobs": {"token_logprobs": logprobs},
+                }
+            ]
+        }
 
     server.sampled = sampled
     server.do_v1_models = lambda body: {"data": [{"id": "policy", "max_model_len": 32_768}]}
-    sampler = VllmServerSampler("http://fake:1", ChatTemplate(tokenizer), client=server.client(), transport=server.transport)
+    sampler = VllmServerSampler(
+        "http://fake:1", ChatTemplate(tokenizer), client=server.client(), transport=server.transport
+    )
     return sampler.rollout(requests_of(tasks), PARAMS), prompts
 
 
@@ -174,12 +211,16 @@ def test_what_is_recorded_is_what_was_shown_and_sampled_to_the_id(played, tokeni
         assert rollout.token_ids.tolist() == ids and rollout.mask.tolist() == mask
         batch = padded([rollout.token_ids], [rollout.mask], model.device)
         with torch.no_grad():
-            np.testing.assert_allclose(rollout.logprobs[rollout.mask == 1], score(halves(model), batch).logprobs_N.numpy(), atol=1e-4)
+            np.testing.assert_allclose(
+                rollout.logprobs[rollout.mask == 1], score(halves(model), batch).logprobs_N.numpy(), atol=1e-4
+            )
     for prompt in prompts:
         assert any(rollout.token_ids[: len(prompt)].tolist() == prompt for rollout in rollouts)
 
 
-def test_each_message_continues_the_very_ids_of_the_one_before_and_earlier_thinking_stays(monkeypatch, model, tokenizer, tasks):
+def test_each_message_continues_the_very_ids_of_the_one_before_and_earlier_thinking_stays(
+    monkeypatch, model, tokenizer, tasks
+):
     rollouts, prompts = with_vllm(monkeypatch, model, tokenizer, tasks[:1])
     said = script_of(tasks[0], tokenizer)
     assert len(prompts) == len(said) == 2 * len(tasks[0].turns)

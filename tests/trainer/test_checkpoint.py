@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.trainer.toys import toy_model
-from trainer import checkpoint as module
-from trainer.checkpoint import (
+from trainer.weights import checkpoint as module
+from trainer.weights.checkpoint import (
     BrokenCheckpoint,
     best_step,
     complete_checkpoints,
@@ -19,7 +19,7 @@ from trainer.checkpoint import (
     load_weights,
     write_checkpoint,
 )
-from trainer.weights import weights_digest
+from trainer.weights.digest import weights_digest
 
 
 class PowerCut(BaseException):
@@ -53,10 +53,19 @@ def cut_at(monkeypatch, num_calls):
                 raise PowerCut
             left[0] -= 1
             return operation(*args, **kwargs)
+
         return run
 
-    for owner, name in ((os, "fsync"), (os, "rename"), (shutil, "rmtree"), (torch, "save"), (Path, "write_text"),
-                        (Path, "write_bytes"), (Path, "mkdir"), (Path, "unlink")):
+    for owner, name in (
+        (os, "fsync"),
+        (os, "rename"),
+        (shutil, "rmtree"),
+        (torch, "save"),
+        (Path, "write_text"),
+        (Path, "write_bytes"),
+        (Path, "mkdir"),
+        (Path, "unlink"),
+    ):
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
 
 
@@ -129,7 +138,7 @@ def test_the_best_is_kept_as_long_as_it_is_the_best(tmp_path):
 def test_weights_and_tokenizer_are_what_transformers_reads(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from trainer.policy import PolicyConfig, build_policy
+    from trainer.policy.loading import PolicyConfig, build_policy
 
     model, tokenizer = build_policy(PolicyConfig(vocab_size=300, hidden_size=16, num_layers=1), ["some words"])
     path = write_checkpoint(tmp_path, 1, model, tokenizer, {}, b"", 1).path

@@ -21,10 +21,10 @@ from schemas.events import (
 from tests.trainer.test_loop import RUN
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model
 from tests.trainer.workers import events_of, new_log, reader_of, trainer_of, worker_config, worker_of
-from trainer.collect import CLOSING, Signs, collect, left_in, overdue, sync_weights
-from trainer.hf_sampler import HFSampler
 from trainer.loop import train
-from trainer.rollouts import PlayedBy, group_of, requests_for, trajectory_of
+from trainer.rollouts.collect import CLOSING, Signs, collect, left_in, overdue, sync_weights
+from trainer.rollouts.groups import PlayedBy, group_of, requests_for, trajectory_of
+from trainer.rollouts.hf_sampler import HFSampler
 from trainer.setup import NothingCame
 from trainer.view import LIVE_TOPICS, RunView
 
@@ -53,7 +53,10 @@ class Situation:
         """Some bodies of a group."""
         requests, _ = requests_for(self.plan, [task_id], self.view.tasks, num_rollouts, ToyEpisode)
         played = HFSampler(toy_model(), ToyTemplate()).rollout(requests, self.setup.sampling)
-        bodies = [trajectory_of(self.plan, rollout, PlayedBy(0, attempt, worker, "f", self.setup.sampling.as_json())) for rollout in played]
+        bodies = [
+            trajectory_of(self.plan, rollout, PlayedBy(0, attempt, worker, "f", self.setup.sampling.as_json()))
+            for rollout in played
+        ]
         self.hear(*bodies)
         return bodies
 
@@ -75,7 +78,8 @@ def test_a_claimed_group_is_opened_to_others_once_nothing_was_heard_of_it_for_th
     assert situation.at(0.0) == [] and situation.at(DEADLINE_S) == []
     events = situation.at(DEADLINE_S + 1)
     assert [(type(e), e.task_id, e.attempt) for e in events] == [
-        (GroupReopened, task_id, 1) for task_id in situation.plan.task_ids]
+        (GroupReopened, task_id, 1) for task_id in situation.plan.task_ids
+    ]
     assert "attempt 0 of w0 was silent for 101 s with 0 rollouts" in events[0].detail
     assert situation.at(DEADLINE_S + 2) == []
 
@@ -90,7 +94,9 @@ def test_every_rollout_that_comes_is_a_sign_of_life(situation):
     assert len(situation.at(2 * DEADLINE_S + 2)) == 1
 
 
-@pytest.mark.parametrize(("num_come", "status"), [(2, GroupStatus.PARTIAL), (1, GroupStatus.FAILED), (0, GroupStatus.FAILED)])
+@pytest.mark.parametrize(
+    ("num_come", "status"), [(2, GroupStatus.PARTIAL), (1, GroupStatus.FAILED), (0, GroupStatus.FAILED)]
+)
 def test_after_the_last_attempt_a_straggler_closes_the_group_as_it_is(situation, num_come, status):
     task_id = situation.plan.task_ids[0]
     situation.claim(task_id)
@@ -148,7 +154,9 @@ def test_a_group_that_a_worker_ends_before_the_trainer_closes_it_is_the_workers_
 
 def test_without_any_worker_the_trainer_says_what_is_missing(situation):
     situation.at(0.0)
-    with pytest.raises(NothingCame, match="no worker claimed the group of base_0 at step 1 within 1000 s.*rods rollout"):
+    with pytest.raises(
+        NothingCame, match="no worker claimed the group of base_0 at step 1 within 1000 s.*rods rollout"
+    ):
         situation.at(1001.0)
 
 
@@ -238,10 +246,13 @@ def test_dropped_groups_do_not_pin_the_frontier(tmp_path):
     assert not playing.is_alive() and worker.num_groups == 3 * 2
     steps = events_of(situation.log, StepCompleted)
     assert [(step.step, step.num_groups) for step in steps] == [(1, 0), (2, 2), (3, 2), (4, 2)]
-    assert steps[0].group_ids == () and steps[0].metrics["num_left_out_groups"] == 2 and steps[0].weights_digest == started
+    assert (
+        steps[0].group_ids == () and steps[0].metrics["num_left_out_groups"] == 2 and steps[0].weights_digest == started
+    )
     dropped = events_of(situation.log, RolloutsDropped)
     assert [(event.step, event.task_id, event.reason) for event in dropped] == [
-        (1, task_id, DropReason.STALE) for task_id in situation.plan.task_ids]
+        (1, task_id, DropReason.STALE) for task_id in situation.plan.task_ids
+    ]
 
 
 def test_a_drop_is_said_once_however_often_its_step_is_learned(tmp_path):
@@ -261,7 +272,8 @@ def test_weights_are_laid_again_after_a_restart_under_the_same_event(tmp_path):
         sync_weights(situation.setup, situation.view, 0)
     events = list(situation.view.dispatch.synced.values())
     assert [(e.policy_version, e.transport, e.weights_digest) for e in events] == [
-        (0, "folder", situation.setup.engine.digest())]
+        (0, "folder", situation.setup.engine.digest())
+    ]
 
 
 def test_asked_to_stop_the_trainer_stops_waiting(tmp_path):

@@ -23,20 +23,51 @@ OPEN = (StagePlan("format", 1), StagePlan("base", 6, RULE), StagePlan("full", 2)
 
 
 def started(opening, begun, first_step):
-    return make(StageStarted, "run", stage=opening.name, ordinal=len(begun), reward=RewardKind.PROGRESS,
-                synthesis=False, first_step=first_step, first_epoch=planned_epochs(begun), num_epochs=opening.num_epochs)
+    return make(
+        StageStarted,
+        "run",
+        stage=opening.name,
+        ordinal=len(begun),
+        reward=RewardKind.PROGRESS,
+        synthesis=False,
+        first_step=first_step,
+        first_epoch=planned_epochs(begun),
+        num_epochs=opening.num_epochs,
+    )
 
 
 def step_of(step, norm=1.0, num_optimizer_steps=2.0):
-    return make(StepCompleted, "run", step=step, epoch=(step - 1) // STEPS_PER_EPOCH, stage="s", policy_version=step,
-                weights_digest="0" * 64, is_last_of_epoch=step % STEPS_PER_EPOCH == 0, num_groups=1,
-                num_zero_variance=0, num_trajectories=1, num_trained_tokens=1, group_ids=(),
-                metrics={"grad_norm": norm, "num_optimizer_steps": num_optimizer_steps})
+    return make(
+        StepCompleted,
+        "run",
+        step=step,
+        epoch=(step - 1) // STEPS_PER_EPOCH,
+        stage="s",
+        policy_version=step,
+        weights_digest="0" * 64,
+        is_last_of_epoch=step % STEPS_PER_EPOCH == 0,
+        num_groups=1,
+        num_zero_variance=0,
+        num_trajectories=1,
+        num_trained_tokens=1,
+        group_ids=(),
+        metrics={"grad_norm": norm, "num_optimizer_steps": num_optimizer_steps},
+    )
 
 
 def evaluation_of(step, reward):
-    return make(EvaluationCompleted, "run", suite="heldout", step=step, policy_version=step, num_tasks=1,
-                num_rollouts=1, mean_reward=reward, accuracy=0.0, by_category={})
+    return make(
+        EvaluationCompleted,
+        "run",
+        suite="heldout",
+        step=step,
+        policy_version=step,
+        num_tasks=1,
+        num_rollouts=1,
+        mean_reward=reward,
+        accuracy=0.0,
+        by_category={},
+    )
 
 
 def run_through(plans, reward_at=lambda step: 0.5, norm_at=lambda step: 1.0):

@@ -11,9 +11,9 @@ import torch
 
 from tests.trainer.sequences import batch_of, settings, some_sequences
 from tests.trainer.toys import toy_model
-from trainer.engines import engine_of, is_follower
-from trainer.ranks import shares
-from trainer.torch_engine import TorchEngine
+from trainer.update.engines import engine_of, is_follower
+from trainer.update.ranks import shares
+from trainer.update.torch_engine import TorchEngine
 
 pytest.importorskip("deepspeed")
 STAGES = (0, 1, 2, 3)
@@ -75,10 +75,26 @@ def paired(tmp_path_factory):
     root = Path(__file__).parents[2]
     told = [json.dumps({**COMMON, **values}) for values in PAIRED]
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
-         "--local-addr", "127.0.0.1", str(root / "tests" / "trainer" / "deepspeed_member.py"), str(folder), *told],
-        cwd=root, env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-        timeout=240, check=False)
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            "2",
+            "--standalone",
+            "--local-addr",
+            "127.0.0.1",
+            str(root / "tests" / "trainer" / "deepspeed_member.py"),
+            str(folder),
+            *told,
+        ],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
 

@@ -4,14 +4,16 @@ import random
 
 from schemas import make
 from schemas.events import BatchPlanned, EpochPlanned, GroupClaimed, GroupReopened, WeightsSynced
-from trainer.dispatch import Dispatch, foreseen, upcoming
-from trainer.staleness import Bound, StalePolicy
+from trainer.rollouts.dispatch import Dispatch, foreseen, upcoming
+from trainer.rollouts.staleness import Bound, StalePolicy
 
 ORDER = ("a", "b", "c", "d", "e")
 
 
 def claim(worker, attempt=0, task_id="a", step=3):
-    return make(GroupClaimed, "run", step=step, task_id=task_id, attempt=attempt, worker=worker, policy_version=step - 1)
+    return make(
+        GroupClaimed, "run", step=step, task_id=task_id, attempt=attempt, worker=worker, policy_version=step - 1
+    )
 
 
 def reopened(attempt, task_id="a", step=3):
@@ -56,7 +58,8 @@ def test_after_a_restart_the_same_groups_are_taken_as_before_and_nothing_leaks()
 def test_the_newest_version_of_each_target_is_known_in_whatever_order_it_is_heard():
     events = [
         make(WeightsSynced, "run", policy_version=version, target=target, transport="folder", weights_digest="")
-        for target in ("x", "y") for version in range(4)
+        for target in ("x", "y")
+        for version in range(4)
     ]
     for seed in range(5):
         random.Random(seed).shuffle(events)
@@ -64,8 +67,21 @@ def test_the_newest_version_of_each_target_is_known_in_whatever_order_it_is_hear
 
 
 def epoch(first_step=4):
-    return make(EpochPlanned, "run", epoch=1, stage="full", first_step=first_step, num_steps=3, injected=(), retired=(),
-                order=ORDER, num_human=5, num_generated=0, num_queued=0, input_cursor=())
+    return make(
+        EpochPlanned,
+        "run",
+        epoch=1,
+        stage="full",
+        first_step=first_step,
+        num_steps=3,
+        injected=(),
+        retired=(),
+        order=ORDER,
+        num_human=5,
+        num_generated=0,
+        num_queued=0,
+        input_cursor=(),
+    )
 
 
 def batch(step, task_ids, is_last=False):

@@ -8,16 +8,24 @@ import pytest
 from environments.registry import load_tasks
 from schemas import make
 from schemas.events import BatchPlanned, FinishReason, GroupStatus
-from trainer.episodes import EpisodeMaker, UnplayableTask
-from trainer.hf_sampler import HFSampler
-from trainer.policy import PolicyConfig, build_policy
-from trainer.rollouts import groups_of, play_batch
-from trainer.sampler import SamplingParams
-from trainer.template import CompactTemplate
-from trainer.warm_start import texts_of
+from trainer.policy.loading import PolicyConfig, build_policy
+from trainer.policy.template import CompactTemplate
+from trainer.policy.warm_start import texts_of
+from trainer.rollouts.episodes import EpisodeMaker, UnplayableTask
+from trainer.rollouts.groups import groups_of, play_batch
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.sampler import SamplingParams
 
-SMALL = PolicyConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=64,
-                     vocab_size=400, max_tokens=512)
+SMALL = PolicyConfig(
+    hidden_size=32,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=16,
+    intermediate_size=64,
+    vocab_size=400,
+    max_tokens=512,
+)
 
 
 def test_an_untrained_policy_plays_real_tasks_to_an_end():

@@ -6,12 +6,12 @@ from environments.evaluation import OfficialEpisode
 from environments.registry import load_tasks
 from tests.trainer.fake_vllm import FakeVllm
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model, toy_task
-from trainer.episodes import UnplayableTask
 from trainer.evaluation import Suite, episodes_of, evaluate, play
-from trainer.hf_sampler import HFSampler
-from trainer.players import ASSET, NoPlayer, player_of
-from trainer.sampler import SamplingParams
-from trainer.vllm_server_sampler import VllmServerSampler
+from trainer.policy.players import ASSET, NoPlayer, player_of
+from trainer.rollouts.episodes import UnplayableTask
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.sampler import SamplingParams
+from trainer.rollouts.vllm_server_sampler import VllmServerSampler
 
 TASKS = tuple(toy_task(f"base_{n}", 1 + n % 3) for n in range(5))
 PARAMS = SamplingParams(seed=5, max_message_tokens=30, max_episode_tokens=120)

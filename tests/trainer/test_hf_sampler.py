@@ -7,11 +7,11 @@ from transformers import Qwen3Config
 
 from schemas.events import FinishReason
 from tests.trainer.toys import STOPS, ToyEpisode, ToyTemplate, toy_model, toy_task
-from trainer.causal_lm import halves
-from trainer.hf_sampler import HFSampler
-from trainer.kv_cache import BufferedCache
-from trainer.logprobs import padded, score
-from trainer.sampler import RolloutRequest, SamplingParams
+from trainer.policy.causal_lm import halves
+from trainer.policy.kv_cache import BufferedCache
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.sampler import RolloutRequest, SamplingParams
+from trainer.update.logprobs import padded, score
 
 PARAMS = SamplingParams(seed=7, max_message_tokens=40, max_episode_tokens=200)
 
@@ -175,7 +175,9 @@ def test_progress_is_told_up_to_the_last_rollout(model):
 def fed_to(model, requests):
     """What was played, and the token ids of every call of the decoder, shape (live rows, new tokens)."""
     sampler, fed = HFSampler(model, ToyTemplate()), []
-    handle = model.model.register_forward_pre_hook(lambda _, args, kwargs: fed.append(kwargs["input_ids"].numpy()), with_kwargs=True)
+    handle = model.model.register_forward_pre_hook(
+        lambda _, args, kwargs: fed.append(kwargs["input_ids"].numpy()), with_kwargs=True
+    )
     try:
         return sampler.rollout(requests, PARAMS), fed
     finally:

@@ -6,6 +6,7 @@ from itertools import accumulate
 
 import pytest
 
+from analysis.conservation import Ledger
 from schemas import BY_NAME, TOPICS, make
 from schemas.events import (
     BatchPlanned,
@@ -21,25 +22,31 @@ from schemas.events import (
     TaskSeeded,
     TrajectoryRecorded,
 )
-from streams.conservation import Ledger
-from streams.log import LogGap, MemoryLog, partition_counts
-from streams.reader import EventReader
+from streams.log.port import LogGap, MemoryLog, partition_counts
+from streams.log.reader import EventReader
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model, toy_task
-from trainer.checkpoint import complete_checkpoints, latest_complete
 from trainer.config import TrainerConfig
 from trainer.evaluation import Suite
-from trainer.hf_sampler import HFSampler
 from trainer.loop import train
+from trainer.rollouts.hf_sampler import HFSampler
 from trainer.setup import DigestMismatch, NothingCame, TrainerSetup
-from trainer.torch_engine import TorchEngine
+from trainer.update.torch_engine import TorchEngine
 from trainer.view import TOPICS as FOLLOWED
-from trainer.weights import weights_digest
+from trainer.weights.checkpoint import complete_checkpoints, latest_complete
+from trainer.weights.digest import weights_digest
 
 RUN = "run-1"
 PARTITIONS = partition_counts(TOPICS, 1, 3)
 CONFIG = TrainerConfig(
-    group_size=3, learning_rate=1e-2, warmup_steps=2, num_minibatches=2, max_message_tokens=12, max_episode_tokens=60,
-    checkpoint_every_steps=3, eval_every_steps=2, keep_checkpoints=2,
+    group_size=3,
+    learning_rate=1e-2,
+    warmup_steps=2,
+    num_minibatches=2,
+    max_message_tokens=12,
+    max_episode_tokens=60,
+    checkpoint_every_steps=3,
+    eval_every_steps=2,
+    keep_checkpoints=2,
 )
 SUITE = Suite("held-out", (toy_task("base_8"), toy_task("base_9")), 2)
 EPOCHS = (("base_0", "base_1", "base_2", "base_3"), ("base_3", "base_1", "base_0", "base_2"))
@@ -74,18 +81,47 @@ class CrashingLog(MemoryLog):
 def planned_events(epochs=EPOCHS):
     """What seeder and pool write for two tasks a step."""
     tasks = sorted({task_id for order in epochs for task_id in order})
-    yield make(StageStarted, RUN, stage="full", ordinal=0, reward=RewardKind.PROGRESS, synthesis=False, first_step=1,
-               first_epoch=0, num_epochs=len(epochs))
+    yield make(
+        StageStarted,
+        RUN,
+        stage="full",
+        ordinal=0,
+        reward=RewardKind.PROGRESS,
+        synthesis=False,
+        first_step=1,
+        first_epoch=0,
+        num_epochs=len(epochs),
+    )
     for position, task_id in enumerate(tasks):
         yield make(TaskSeeded, RUN, task=toy_task(task_id, 1 + position % 3), position=position)
     step = 1
     for epoch, order in enumerate(epochs):
         num_steps = len(order) // 2
-        yield make(EpochPlanned, RUN, epoch=epoch, stage="full", first_step=step, num_steps=num_steps, injected=(),
-                   retired=(), order=order, num_human=len(order), num_generated=0, num_queued=0, input_cursor=())
+        yield make(
+            EpochPlanned,
+            RUN,
+            epoch=epoch,
+            stage="full",
+            first_step=step,
+            num_steps=num_steps,
+            injected=(),
+            retired=(),
+            order=order,
+            num_human=len(order),
+            num_generated=0,
+            num_queued=0,
+            input_cursor=(),
+        )
         for number in range(num_steps):
-            yield make(BatchPlanned, RUN, step=step, epoch=epoch, task_ids=order[2 * number : 2 * number + 2],
-                       is_last_of_epoch=number == num_steps - 1, input_cursor=())
+            yield make(
+                BatchPlanned,
+                RUN,
+                step=step,
+                epoch=epoch,
+                task_ids=order[2 * number : 2 * number + 2],
+                is_last_of_epoch=number == num_steps - 1,
+                input_cursor=(),
+            )
             step += 1
 
 
@@ -101,11 +137,23 @@ def reader_of(log, topics=FOLLOWED):
 
 def setup_of(log, folder, sampler=None, **values):
     model = toy_model()
-    return TrainerSetup(**{
-        "run_id": RUN, "seed": 11, "config": CONFIG, "engine": TorchEngine(model, CONFIG),
-        "sampler": sampler or HFSampler(model, ToyTemplate()), "new_episode": ToyEpisode, "suites": (SUITE,),
-        "tokenizer": None, "checkpoints": folder, "log": log, "reader": reader_of(log), "patience_s": 5.0, **values,
-    })
+    return TrainerSetup(
+        **{
+            "run_id": RUN,
+            "seed": 11,
+            "config": CONFIG,
+            "engine": TorchEngine(model, CONFIG),
+            "sampler": sampler or HFSampler(model, ToyTemplate()),
+            "new_episode": ToyEpisode,
+            "suites": (SUITE,),
+            "tokenizer": None,
+            "checkpoints": folder,
+            "log": log,
+            "reader": reader_of(log),
+            "patience_s": 5.0,
+            **values,
+        }
+    )
 
 
 def events_of(log, kind):
@@ -175,7 +223,9 @@ def crashed_and_resumed(folder, dies_at, is_at_once=False, **values):
 
 APPENDS = (1, *(6, 2, 1), *(6, 2, 1, 1), *(6, 2, 1), *(6, 2, 1, 1), 1)
 """Events of each append of a whole run: an evaluation, then bodies, groups, step and evaluation, at last the end."""
-BOUNDARIES = [(dies_at, False) for dies_at in range(sum(APPENDS))] + [(dies_at, True) for dies_at in accumulate(APPENDS)]
+BOUNDARIES = [(dies_at, False) for dies_at in range(sum(APPENDS))] + [
+    (dies_at, True) for dies_at in accumulate(APPENDS)
+]
 
 
 def test_those_are_all_the_events_that_the_trainer_of_a_run_writes(whole):
@@ -183,7 +233,9 @@ def test_those_are_all_the_events_that_the_trainer_of_a_run_writes(whole):
 
 
 @pytest.mark.parametrize(("dies_at", "is_at_once"), BOUNDARIES)
-def test_wherever_the_trainer_dies_between_two_events_it_resumes_to_the_same_weights(whole, tmp_path, dies_at, is_at_once):
+def test_wherever_the_trainer_dies_between_two_events_it_resumes_to_the_same_weights(
+    whole, tmp_path, dies_at, is_at_once
+):
     log = crashed_and_resumed(tmp_path, dies_at, is_at_once)
     assert digests_of(log) == digests_of(whole[0])
     assert len(events_of(log, RunFinished)) == 1
@@ -238,8 +290,12 @@ def test_asked_to_stop_it_stops_between_steps_and_goes_on_later(whole, tmp_path)
 
 @pytest.mark.parametrize(
     ("missing", "name"),
-    [(BatchPlanned, "BatchPlanned of step 1"), (EpochPlanned, "EpochPlanned of epoch 0"),
-     (StageStarted, "StageStarted of stage 'full'"), (TaskSeeded, "the task base_0 of step 1")],
+    [
+        (BatchPlanned, "BatchPlanned of step 1"),
+        (EpochPlanned, "EpochPlanned of epoch 0"),
+        (StageStarted, "StageStarted of stage 'full'"),
+        (TaskSeeded, "the task base_0 of step 1"),
+    ],
 )
 def test_what_does_not_come_is_named(tmp_path, missing, name):
     log = new_log([event for event in planned_events() if not isinstance(event, missing)])
@@ -272,8 +328,17 @@ def test_the_next_stage_is_opened_behind_the_last_step_of_the_one_before(whole, 
     log = StagedLog()
     first = [e for e in planned_events() if e not in second_epoch()]
     log.append([replace(e, num_epochs=1) if isinstance(e, StageStarted) else e for e in first])
-    late = make(StageStarted, RUN, stage="late", ordinal=1, reward=RewardKind.PROGRESS, synthesis=False, first_step=3,
-                first_epoch=1, num_epochs=1)
+    late = make(
+        StageStarted,
+        RUN,
+        stage="late",
+        ordinal=1,
+        reward=RewardKind.PROGRESS,
+        synthesis=False,
+        first_step=3,
+        first_epoch=1,
+        num_epochs=1,
+    )
     setup = setup_of(log, tmp_path, next_stage=lambda done, view: late if done.epoch == 0 else None)
     assert train(setup) is RunOutcome.COMPLETED
     assert [stage.stage for stage in events_of(log, StageStarted)] == ["full", "late"]
@@ -282,8 +347,17 @@ def test_the_next_stage_is_opened_behind_the_last_step_of_the_one_before(whole, 
 
 
 def test_other_weights_than_the_run_started_from_are_refused(tmp_path):
-    started = make(RunStarted, RUN, config_json="{}", seed=11, versions={}, template_hash="", tokenizer_hash="",
-                   tool_schema_hash="", weights_digest="a" * 64)
+    started = make(
+        RunStarted,
+        RUN,
+        config_json="{}",
+        seed=11,
+        versions={},
+        template_hash="",
+        tokenizer_hash="",
+        tool_schema_hash="",
+        weights_digest="a" * 64,
+    )
     with pytest.raises(DigestMismatch, match="started from weights aaaa"):
         train(setup_of(new_log([started, *planned_events()]), tmp_path))
 

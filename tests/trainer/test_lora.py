@@ -6,13 +6,13 @@ from transformers import AutoModelForCausalLM
 
 from tests.trainer.sequences import batch_of, logprob_of, settings, some_sequences
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model, toy_task
-from trainer.causal_lm import halves
-from trainer.checkpoint import write_checkpoint
-from trainer.engines import engine_of
-from trainer.hf_sampler import HFSampler
-from trainer.lora import linear_names
-from trainer.sampler import RolloutRequest, SamplingParams
-from trainer.weights import weights_digest
+from trainer.policy.causal_lm import halves
+from trainer.policy.lora import linear_names
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.sampler import RolloutRequest, SamplingParams
+from trainer.update.engines import engine_of
+from trainer.weights.checkpoint import write_checkpoint
+from trainer.weights.digest import weights_digest
 
 pytest.importorskip("peft")
 
@@ -32,7 +32,14 @@ def test_only_the_linear_layers_move_and_the_plain_model_has_no_adapters():
     moved = {name for name, p in adapted.model.named_parameters() if not torch.equal(p, before[name])}
     assert set(before) == {name for name, _ in adapted.model.named_parameters()}
     assert moved and {name.split(".")[-2] for name in moved} == linear_names(toy_model()) == {
-        "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    }
 
 
 def test_named_targets_alone_are_adapted():

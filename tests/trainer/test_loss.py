@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trainer.config import LossAggregation
-from trainer.loss import clipped_surrogate, k1_divergence, k3_divergence, token_weights, truncated_importance
+from trainer.update.loss import clipped_surrogate, k1_divergence, k3_divergence, token_weights, truncated_importance
 
 
 def surrogate_of(ratio: float, advantage: float):

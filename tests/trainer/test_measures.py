@@ -13,8 +13,10 @@ def played(task_id, reward=1.0, category="base", **values):
     return Played(task_id, category, reward, reward == 1.0, **values)
 
 
-@pytest.mark.parametrize(("num_right", "num", "low", "high"), [
-    (0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (5, 10, 0.2366, 0.7634), (30, 100, 0.2189, 0.3958)])
+@pytest.mark.parametrize(
+    ("num_right", "num", "low", "high"),
+    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (5, 10, 0.2366, 0.7634), (30, 100, 0.2189, 0.3958)],
+)
 def test_wilson_intervals_are_the_published_ones(num_right, num, low, high):
     found = wilson(num_right, num)
     assert (found.low, found.high) == pytest.approx((low, high), abs=1e-4) and found.value == num_right / num

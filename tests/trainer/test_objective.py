@@ -8,19 +8,19 @@ import torch
 
 from tests.trainer.sequences import batch_of, settings, some_sequences
 from tests.trainer.toys import NUM_IDS, ToyEpisode, ToyTemplate, toy_model, toy_task
-from trainer import logprobs as logprobs_module
-from trainer.causal_lm import halves
 from trainer.config import LossAggregation, TrainerConfig
-from trainer.engine import TrainedSequence
-from trainer.head_logprobs import HeadLogprobs
-from trainer.hf_sampler import HFSampler
-from trainer.logprobs import packed, padded, score
-from trainer.loss import clipped_surrogate, token_weights
-from trainer.minibatches import microbatches, minibatches
-from trainer.recompute import recomputing
-from trainer.sampler import RolloutRequest, SamplingParams
-from trainer.torch_engine import TorchEngine
-from trainer.weights import weights_digest
+from trainer.policy.causal_lm import halves
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.sampler import RolloutRequest, SamplingParams
+from trainer.update import logprobs as logprobs_module
+from trainer.update.engine import TrainedSequence
+from trainer.update.head_logprobs import HeadLogprobs
+from trainer.update.logprobs import packed, padded, score
+from trainer.update.loss import clipped_surrogate, token_weights
+from trainer.update.minibatches import microbatches, minibatches
+from trainer.update.recompute import recomputing
+from trainer.update.torch_engine import TorchEngine
+from trainer.weights.digest import weights_digest
 
 
 def weights_after(num_updates=2, **values):
@@ -176,16 +176,24 @@ def sampled_in_bfloat16():
     tasks = [toy_task(f"base_{number}", 3) for number in range(6)]
     requests = [RolloutRequest(task, ToyEpisode(task), k, (1, task.task_id, k)) for task in tasks for k in range(4)]
     played = HFSampler(copied, ToyTemplate()).rollout(requests, SamplingParams(7, 40, 400))
-    return [TrainedSequence(number // 4, r.token_ids, r.logprobs, r.mask, (1.0, -1.0)[number % 2]) for number, r in enumerate(played)]
+    return [
+        TrainedSequence(number // 4, r.token_ids, r.logprobs, r.mask, (1.0, -1.0)[number % 2])
+        for number, r in enumerate(played)
+    ]
 
 
 def test_a_bfloat16_sampler_leaves_the_clip_range_before_the_first_step_and_the_correction_brings_it_back():
     sequences = sampled_in_bfloat16()
 
     def first_update(**values):
-        return TorchEngine(toy_model(max_tokens=512), settings(clip_low=0.02, clip_high=0.02, **values)).update(batch_of(sequences))
+        return TorchEngine(toy_model(max_tokens=512), settings(clip_low=0.02, clip_high=0.02, **values)).update(
+            batch_of(sequences)
+        )
 
     plain, corrected = first_update(), first_update(recompute_old_logprobs=True, importance_cap=2.0)
-    assert 1e-3 < plain["logprob_gap_mean"] == pytest.approx(corrected["logprob_gap_mean"]) and plain["logprob_gap_max"] > 0.02
+    assert (
+        1e-3 < plain["logprob_gap_mean"] == pytest.approx(corrected["logprob_gap_mean"])
+        and plain["logprob_gap_max"] > 0.02
+    )
     assert plain["clip_frac"] > 0 and plain["mean_ratio"] != pytest.approx(1.0, abs=1e-6)
     assert corrected["clip_frac"] == 0 and corrected["mean_ratio"] == pytest.approx(1.0, abs=1e-6)

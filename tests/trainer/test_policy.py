@@ -10,16 +10,31 @@ import torch
 from pydantic import ValidationError
 
 from tests.trainer.test_template import chat_tokenizer
-from trainer.checkpoint import write_checkpoint
-from trainer.players import player_of
-from trainer.policy import PolicyConfig, build_policy, load_policy, save_policy, tokenizer_digest, train_tokenizer
-from trainer.sampling_format import load_template
-from trainer.template import COMPACT_TOKENS, ChatTemplate, CompactTemplate
-from trainer.weights import weights_digest
+from trainer.policy.loading import (
+    PolicyConfig,
+    build_policy,
+    load_policy,
+    save_policy,
+    tokenizer_digest,
+    train_tokenizer,
+)
+from trainer.policy.players import player_of
+from trainer.policy.sampling_format import load_template
+from trainer.policy.template import COMPACT_TOKENS, ChatTemplate, CompactTemplate
+from trainer.weights.checkpoint import write_checkpoint
+from trainer.weights.digest import weights_digest
 
 TEXTS = ["Copy 'report.txt' to the archive folder.", 'cp{"destination":"archive","source":"report.txt"}']
-SMALL = PolicyConfig(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, intermediate_size=16,
-                     vocab_size=320, max_tokens=64)
+SMALL = PolicyConfig(
+    hidden_size=16,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    intermediate_size=16,
+    vocab_size=320,
+    max_tokens=64,
+)
 
 
 def test_equal_config_and_texts_give_equal_weights_and_tokenizer() -> None:
@@ -47,7 +62,7 @@ def test_a_name_is_the_same_tokens_in_a_sentence_and_in_a_call() -> None:
     name = tokenizer.encode("report.txt")
     for text in TEXTS:
         ids = tokenizer.encode(text)
-        assert any(ids[at: at + len(name)] == name for at in range(len(ids))), text
+        assert any(ids[at : at + len(name)] == name for at in range(len(ids))), text
 
 
 def test_a_saved_policy_is_small_plain_and_loads_with_the_compact_template(tmp_path: Path) -> None:
@@ -84,7 +99,11 @@ def test_a_checkpoint_says_by_itself_how_its_model_is_spoken_to_and_read(tmp_pat
     assert load_template(tmp_path / "given", **spoken)[1].digest == policy.template.digest
     kept = write_checkpoint(tmp_path / "run", 0, policy.model, policy.tokenizer, {}, b"", 1)
     for template in (load_policy(kept.path).template, load_template(kept.path)[1]):
-        assert (template.parser, template.digest, template.stop_ids) == ("strict", policy.template.digest, policy.template.stop_ids)
+        assert (template.parser, template.digest, template.stop_ids) == (
+            "strict",
+            policy.template.digest,
+            policy.template.stop_ids,
+        )
     assert player_of(str(kept.path)).template.digest == policy.template.digest
     assert load_policy(kept.path, parser="hermes").template.parser == "hermes", "what is asked for counts more"
 

@@ -10,17 +10,17 @@ import pytest
 from commands.trainer import ASSET
 from schemas import Undecodable
 from schemas.events import RolloutGroupCompleted, TrajectoryRecorded
-from streams.log import LogGap, MemoryLog, Record
-from streams.scan import Scanned
+from streams.archive.scan import Scanned
+from streams.log.port import LogGap, MemoryLog, Record
 from tests.trainer.test_loop import CONFIG, RUN, events_of, new_log, reader_of, setup_of
 from tests.trainer.toys import ToyEpisode, toy_model
 from trainer.config import TrainerConfig
 from trainer.loop import train
 from trainer.reopen import NoWeights, initial_engine, initial_policy, largest_difference
 from trainer.repeat import Bodies, group_divergence, learn_again, rewards_again, step_divergence, weights_divergence
-from trainer.torch_engine import TorchEngine
+from trainer.update.torch_engine import TorchEngine
 from trainer.view import TOPICS, RunView
-from trainer.weights import weights_digest
+from trainer.weights.digest import weights_digest
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +65,17 @@ def test_learning_again_gives_every_step_to_the_bit_with_every_number_of_it(log:
     assert {"loss", "grad_norm", "reward_mean", "logprob_gap_mean"} <= shared
 
 
-@pytest.mark.parametrize(("values", "what"), [
-    ({"num_trained_tokens": 3}, "num_trained_tokens"), ({"num_zero_variance": 9}, "num_zero_variance"),
-    ({"policy_version": 7}, "policy_version"), ({"is_last_of_epoch": True}, "is_last_of_epoch"), ({"stage": "x"}, "stage"),
-    ({"metrics": {"loss": 0.5}}, "metric loss"),
-])
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"num_trained_tokens": 3}, "num_trained_tokens"),
+        ({"num_zero_variance": 9}, "num_zero_variance"),
+        ({"policy_version": 7}, "policy_version"),
+        ({"is_last_of_epoch": True}, "is_last_of_epoch"),
+        ({"stage": "x"}, "stage"),
+        ({"metrics": {"loss": 0.5}}, "metric loss"),
+    ],
+)
 def test_another_number_in_a_completed_step_is_named(log: MemoryLog, values: dict, what: str) -> None:
     view = view_of(log, StepCompleted=values)
     difference = step_divergence(learned(log)[0], view)
@@ -115,16 +121,25 @@ def test_bodies_take_the_first_of_two_leave_out_other_runs_and_name_what_is_miss
     assert held[items[0].event.trajectory_id] == items[0].event
     gone = group.trajectory_ids[1]
     left = [item for item in items if item.event.trajectory_id != gone]
-    with pytest.raises(LogGap, match=rf"1 trajectories are not in the log, first {gone}; cannot be read: trajectories-1@5 \(spoilt\)"):
+    with pytest.raises(
+        LogGap, match=rf"1 trajectories are not in the log, first {gone}; cannot be read: trajectories-1@5 \(spoilt\)"
+    ):
         Bodies(iter([*left, broken]), RUN).take([group])
 
 
-@pytest.mark.parametrize(("values", "what"), [
-    ({"rewards": (9.0, None, None)}, "reward of rollout 0"), ({"rewards": ()}, "number of rewards"),
-    ({"format_rewards": (9.0, None, None)}, "format reward of rollout 0"), ({"codes": ((9,), (), ())}, "codes of rollout 0"),
-    ({"turn_verdicts": ((9,), (), ())}, "turn verdicts of rollout 0"), ({"num_valid": 1}, "num_valid"),
-    ({"num_rollouts": 8}, "num_rollouts"), ({"policy_version": 5}, "policy_version"),
-])
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"rewards": (9.0, None, None)}, "reward of rollout 0"),
+        ({"rewards": ()}, "number of rewards"),
+        ({"format_rewards": (9.0, None, None)}, "format reward of rollout 0"),
+        ({"codes": ((9,), (), ())}, "codes of rollout 0"),
+        ({"turn_verdicts": ((9,), (), ())}, "turn verdicts of rollout 0"),
+        ({"num_valid": 1}, "num_valid"),
+        ({"num_rollouts": 8}, "num_rollouts"),
+        ({"policy_version": 5}, "policy_version"),
+    ],
+)
 def test_what_a_group_says_must_be_what_its_trajectories_hold(log: MemoryLog, values: dict, what: str) -> None:
     group = events_of(log, RolloutGroupCompleted)[0]
     held = {item.event.trajectory_id: item.event for item in scanned(log)}
@@ -145,7 +160,9 @@ def test_playing_again_gives_every_reward(log: MemoryLog) -> None:
 
 
 def test_an_altered_trajectory_is_named_by_what_was_altered(log: MemoryLog) -> None:
-    first = sorted((b for b in events_of(log, TrajectoryRecorded) if b.step == 1), key=lambda b: (b.task_id, b.rollout_index))[0]
+    first = sorted(
+        (b for b in events_of(log, TrajectoryRecorded) if b.step == 1), key=lambda b: (b.task_id, b.rollout_index)
+    )[0]
     items = [item for item in scanned(log) if item.event != first]
     for values, what in (({"step": 77}, "event_id of TrajectoryRecorded"), ({"reward": 0.875}, "reward of rollout 0")):
         difference = rewards_of(log, [*items, Scanned(items[0].record, replace(first, **values))])

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from analysis.conservation import Ledger
+from analysis.summary import HELDOUT
 from schemas import make
 from schemas.events import RolloutsDropped, RunOutcome, RunStarted, StageStarted, StepCompleted, TrajectoryRecorded
-from streams.conservation import Ledger
-from streams.log import LogGap
-from streams.summary import HELDOUT
+from streams.log.port import LogGap
 from tests.trainer.test_loop import (
     CONFIG,
     RUN,
@@ -23,7 +23,14 @@ from tests.trainer.test_loop import (
 )
 from tests.trainer.toys import ToyTemplate, toy_model
 from trainer import held_out
-from trainer.checkpoint import (
+from trainer.evaluation import Suite
+from trainer.loop import train
+from trainer.resume import refuse_lost_log
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.setup import DigestMismatch
+from trainer.update.engines import engine_of
+from trainer.view import RunView
+from trainer.weights.checkpoint import (
     checkpoint_name,
     complete_checkpoints,
     latest_complete,
@@ -31,15 +38,8 @@ from trainer.checkpoint import (
     load_weights,
     write_checkpoint,
 )
-from trainer.engines import engine_of
-from trainer.evaluation import Suite
-from trainer.hf_sampler import HFSampler
-from trainer.loop import train
-from trainer.resume import refuse_lost_log
-from trainer.setup import DigestMismatch
-from trainer.view import RunView
-from trainer.weight_sync import Synced
-from trainer.weights import weights_digest
+from trainer.weights.digest import weights_digest
+from trainer.weights.sync import Synced
 
 ORDER = tuple(f"base_{number}" for number in range(8))
 HELD_OUT = Suite(HELDOUT, SUITE.tasks, 1)
@@ -79,7 +79,10 @@ def measured(monkeypatch):
     """Held-out rewards are those of the table."""
     real = held_out.evaluate
     monkeypatch.setattr(
-        held_out, "evaluate", lambda run_id, suite, step, *rest: replace(real(run_id, suite, step, *rest), mean_reward=REWARDS[step]))
+        held_out,
+        "evaluate",
+        lambda run_id, suite, step, *rest: replace(real(run_id, suite, step, *rest), mean_reward=REWARDS[step]),
+    )
 
 
 def best_kept(log, folder, **values):
@@ -104,7 +107,9 @@ def test_without_keep_best_only_the_newest_is_kept(measured, tmp_path):
     assert [found.step for found in complete_checkpoints(tmp_path)] == [0, 4]
 
 
-def test_a_trainer_that_died_between_the_best_evaluation_and_its_checkpoint_writes_it_after_the_restart(measured, tmp_path):
+def test_a_trainer_that_died_between_the_best_evaluation_and_its_checkpoint_writes_it_after_the_restart(
+    measured, tmp_path
+):
     whole = new_log(list(planned_events((ORDER,))))
     train(best_kept(whole, tmp_path / "whole"))
     num_events = len(reader_of(whole).catch_up()) - len(list(planned_events((ORDER,))))
@@ -130,7 +135,12 @@ def stopped(tmp_path_factory):
 def test_the_cursor_of_a_checkpoint_is_what_was_heard_before_its_step_was_announced(stopped):
     log, folder = stopped
     cursor = load_training_state(latest_complete(folder))["cursor"]
-    assert cursor == {"TaskSeeded and TaskSynthesized": 4, "StageStarted": 1, "StepCompleted": 1, "EvaluationCompleted": 1}
+    assert cursor == {
+        "TaskSeeded and TaskSynthesized": 4,
+        "StageStarted": 1,
+        "StepCompleted": 1,
+        "EvaluationCompleted": 1,
+    }
     view = RunView()
     view.hear(reader_of(log).catch_up())
     assert all(num_heard >= cursor[kind] for kind, num_heard in view.cursor.items())
@@ -142,7 +152,9 @@ def test_a_checkpoint_ahead_of_the_log_is_refused_with_what_is_missing(stopped, 
     shorter = new_log([event for event in reader_of(log).catch_up() if not isinstance(event, lost)])
     before = weights_digest(toy_model())
     setup = setup_of(shorter, folder)
-    with pytest.raises(LogGap, match=rf"{checkpoint_name(2)} was written behind 1 events {lost.__name__}, the log holds 0.*archive"):
+    with pytest.raises(
+        LogGap, match=rf"{checkpoint_name(2)} was written behind 1 events {lost.__name__}, the log holds 0.*archive"
+    ):
         train(setup)
     assert setup.engine.digest() == before, "nothing was loaded"
     assert events_of(shorter, StepCompleted) == events_of(shorter, StepCompleted)[: 0 if lost is StepCompleted else 3]
@@ -157,7 +169,9 @@ def test_a_checkpoint_of_other_weights_than_the_log_says_is_refused_with_both_di
     found = latest_complete(folder)
     state = load_training_state(found)
     write_checkpoint(tmp_path, 2, toy_model(9), None, state, (found.path / "step_completed.avro").read_bytes(), 3)
-    with pytest.raises(DigestMismatch, match=f"holds weights {weights_digest(toy_model(9))}.*{digests_of(log)[2]} of step 2"):
+    with pytest.raises(
+        DigestMismatch, match=f"holds weights {weights_digest(toy_model(9))}.*{digests_of(log)[2]} of step 2"
+    ):
         train(setup_of(log, tmp_path))
 
 
@@ -210,8 +224,19 @@ def test_a_step_of_the_log_is_learned_again_from_what_it_took_although_today_it_
 
 @pytest.mark.parametrize("parent", ["", "parent"])
 def test_a_fork_that_learns_the_rollouts_of_its_parent_takes_them_as_they_were_sampled(stopped, tmp_path, parent):
-    started = make(RunStarted, RUN, config_json="{}", seed=11, versions={}, template_hash="", tokenizer_hash="", tool_schema_hash="",
-                   weights_digest=weights_digest(toy_model()), parent_run_id=parent, forked_at_step=3)
+    started = make(
+        RunStarted,
+        RUN,
+        config_json="{}",
+        seed=11,
+        versions={},
+        template_hash="",
+        tokenizer_hash="",
+        tool_schema_hash="",
+        weights_digest=weights_digest(toy_model()),
+        parent_run_id=parent,
+        forked_at_step=3,
+    )
     past = [event for event in unsaid(reader_of(stopped[0]).catch_up()) if not isinstance(event, StepCompleted)]
     log = new_log([started, *past])
     assert train(setup_of(log, tmp_path, format_hash="f")) is RunOutcome.COMPLETED

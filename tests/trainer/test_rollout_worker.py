@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from analysis.conservation import Ledger
 from schemas import TOPICS
 from schemas.events import (
     BatchPlanned,
@@ -23,18 +24,17 @@ from schemas.events import (
     TrajectoryRecorded,
     WeightsSynced,
 )
-from streams.conservation import Ledger
-from streams.log import LogUnavailable
+from streams.log.port import LogUnavailable
 from tests.trainer.test_loop import new_log as inline_log
 from tests.trainer.test_loop import setup_of
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model
 from tests.trainer.workers import events_of, new_log, reader_of, trainer_of, worker_config, worker_of, worker_setup
-from trainer.episodes import UnplayableTask
-from trainer.held_weights import WrongWeights
-from trainer.hf_sampler import HFSampler
 from trainer.loop import train
-from trainer.rollout_worker import RolloutWorker
-from trainer.staleness import StalePolicy
+from trainer.rollouts.episodes import UnplayableTask
+from trainer.rollouts.held_weights import WrongWeights
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.staleness import StalePolicy
+from trainer.rollouts.worker import RolloutWorker
 
 
 @contextmanager
@@ -90,7 +90,8 @@ def test_everything_planned_is_claimed_once_and_ends_once_under_its_workers_name
     log, worker = one_worker
     groups = events_of(log, RolloutGroupCompleted)
     assert Counter((g.step, g.task_id) for g in groups) == {
-        (plan.step, task_id): 1 for plan in events_of(log, BatchPlanned) for task_id in plan.task_ids}
+        (plan.step, task_id): 1 for plan in events_of(log, BatchPlanned) for task_id in plan.task_ids
+    }
     assert {g.worker for g in groups} == {"w0"} and {g.attempt for g in groups} == {0}
     assert len(events_of(log, GroupClaimed)) == len(groups) == worker.num_groups and worker.num_late == 0
     bodies = {body.trajectory_id: body for body in events_of(log, TrajectoryRecorded)}
@@ -208,7 +209,9 @@ NUM_OWN_EVENTS = 5 + 4 + 1
 
 @pytest.mark.parametrize("is_at_once", [False, True])
 @pytest.mark.parametrize("dies_at", range(NUM_OWN_EVENTS))
-def test_wherever_the_trainer_dies_while_a_worker_plays_it_resumes_to_the_same_weights(inline, tmp_path, dies_at, is_at_once):
+def test_wherever_the_trainer_dies_while_a_worker_plays_it_resumes_to_the_same_weights(
+    inline, tmp_path, dies_at, is_at_once
+):
     log = new_log()
     first, again = trainer_of(log, tmp_path), trainer_of(log, tmp_path)
     with working(worker_of(log)):
@@ -223,7 +226,9 @@ def test_wherever_the_trainer_dies_while_a_worker_plays_it_resumes_to_the_same_w
 
 
 @pytest.mark.parametrize("num_bodies", [1, 4, 8, 13, 20])
-def test_a_trainer_that_dies_while_it_waits_in_the_middle_of_a_batch_finds_what_came_meanwhile(inline, tmp_path, num_bodies):
+def test_a_trainer_that_dies_while_it_waits_in_the_middle_of_a_batch_finds_what_came_meanwhile(
+    inline, tmp_path, num_bodies
+):
     log = new_log()
 
     def dies() -> bool:
@@ -253,7 +258,9 @@ class StandingLog:
         if ended is not None and self.held is None:
             self.held = ended
             give_up_s = time.monotonic() + 60.0
-            while not any((g.step, g.task_id) == (ended.step, ended.task_id) for g in events_of(self._log, RolloutGroupCompleted)):
+            while not any(
+                (g.step, g.task_id) == (ended.step, ended.task_id) for g in events_of(self._log, RolloutGroupCompleted)
+            ):
                 assert time.monotonic() < give_up_s, "no other attempt ended the group"
                 time.sleep(0.05)
         self._log.append(events)
@@ -262,7 +269,10 @@ class StandingLog:
 def test_a_late_first_attempt_behind_the_second_is_counted_and_changes_nothing(tmp_path):
     log, config = new_log(), worker_config(groups_at_once=1, group_deadline_s=3.0)
     standing = StandingLog(log)
-    slow, quick = RolloutWorker(replace(worker_setup(log, "slow", config), log=standing)), worker_of(log, "quick", config)
+    slow, quick = (
+        RolloutWorker(replace(worker_setup(log, "slow", config), log=standing)),
+        worker_of(log, "quick", config),
+    )
 
     class Later:
         def work(self):
@@ -280,7 +290,13 @@ def test_a_late_first_attempt_behind_the_second_is_counted_and_changes_nothing(t
     assert events_of(log, StepCompleted)[-1].metrics["num_late_groups"] == 1
     ledger = Ledger().add(reader_of(log, TOPICS).catch_up())
     assert (ledger.missing(), ledger.duplicate(), ledger.num_late()) == ([], [], 1)
-    without = new_log([e for e in reader_of(log, TOPICS).catch_up() if e.event_id != first.event_id and not isinstance(e, RunFinished)])
+    without = new_log(
+        [
+            e
+            for e in reader_of(log, TOPICS).catch_up()
+            if e.event_id != first.event_id and not isinstance(e, RunFinished)
+        ]
+    )
     assert train(trainer_of(without, tmp_path / "again", config)) is RunOutcome.COMPLETED
     assert digests_of(without) == digests_of(log)
 
@@ -331,8 +347,12 @@ def test_a_task_that_cannot_start_is_a_failed_group_of_its_worker(tmp_path):
     with working(worker_of(log, new_episode=new_episode)):
         assert train(setup) is RunOutcome.COMPLETED
     status = {g.task_id: g.status for g in events_of(log, RolloutGroupCompleted)}
-    assert status == {"base_0": GroupStatus.COMPLETED, "base_1": GroupStatus.FAILED, "base_2": GroupStatus.COMPLETED,
-                      "base_3": GroupStatus.COMPLETED}
+    assert status == {
+        "base_0": GroupStatus.COMPLETED,
+        "base_1": GroupStatus.FAILED,
+        "base_2": GroupStatus.COMPLETED,
+        "base_3": GroupStatus.COMPLETED,
+    }
 
 
 def test_a_worker_of_another_format_is_left_out_and_said_so(tmp_path):
@@ -347,8 +367,11 @@ def test_a_worker_of_another_format_is_left_out_and_said_so(tmp_path):
 @pytest.mark.parametrize("differs", ["temperature", "stop_ids", "seed"])
 def test_a_worker_that_samples_with_other_parameters_is_left_out_and_said_so(tmp_path, differs):
     log, config = new_log(), worker_config()
-    values = {"temperature": {"config": config.model_copy(update={"temperature": 0.5})}, "stop_ids": {"stop_ids": frozenset({1})},
-              "seed": {"seed": 12}}
+    values = {
+        "temperature": {"config": config.model_copy(update={"temperature": 0.5})},
+        "stop_ids": {"stop_ids": frozenset({1})},
+        "seed": {"seed": 12},
+    }
     with working(worker_of(log, **values[differs])):
         assert train(trainer_of(log, tmp_path, config)) is RunOutcome.COMPLETED
     assert {d.reason.value for d in events_of(log, RolloutsDropped)} == {"format_mismatch"}
@@ -367,7 +390,10 @@ def test_weights_that_are_not_the_announced_ones_are_refused(tmp_path):
 def test_what_was_played_ahead_is_used_after_a_restart_and_nothing_is_played_twice(tmp_path):
     """The reader of a trainer may be ahead of what it has trained; the log, not the reader, says what is left."""
     log, config = new_log(), worker_config(max_staleness=1)
-    setup, again = trainer_of(log, tmp_path, config, should_stop=lambda: 1 in digests_of(log)), trainer_of(log, tmp_path, config)
+    setup, again = (
+        trainer_of(log, tmp_path, config, should_stop=lambda: 1 in digests_of(log)),
+        trainer_of(log, tmp_path, config),
+    )
     with working(worker_of(log, config=config)):
         assert train(setup) is RunOutcome.INTERRUPTED
         ahead = {g.event_id for g in events_of(log, RolloutGroupCompleted) if g.step > max(digests_of(log))}

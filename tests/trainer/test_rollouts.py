@@ -10,9 +10,8 @@ from schemas.events import BatchPlanned, FinishReason, GroupStatus, RewardKind
 from schemas.packed import unpack_ids, unpack_logprobs, unpack_mask
 from tests.trainer.fake_vllm import FakeVllm
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model, toy_task
-from trainer.episodes import UnplayableTask
-from trainer.hf_sampler import HFSampler
-from trainer.rollouts import (
+from trainer.rollouts.episodes import UnplayableTask
+from trainer.rollouts.groups import (
     PlayedBy,
     batch_metrics,
     group_status,
@@ -21,9 +20,10 @@ from trainer.rollouts import (
     rewards_of,
     update_batch_from_events,
 )
-from trainer.sampler import SamplingParams
-from trainer.staleness import Bound, sorted_out
-from trainer.vllm_server_sampler import VllmServerSampler
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.sampler import SamplingParams
+from trainer.rollouts.staleness import Bound, sorted_out
+from trainer.rollouts.vllm_server_sampler import VllmServerSampler
 
 TASKS = {task.task_id: task for task in (toy_task("base_0", 2), toy_task("base_1", 3), toy_task("base_2", 1))}
 PARAMS = SamplingParams(seed=5, max_message_tokens=30, max_episode_tokens=120)
@@ -32,7 +32,13 @@ K = 4
 
 def plan_of(task_ids=tuple(TASKS), step=3):
     return make(
-        BatchPlanned, "run", step=step, epoch=0, task_ids=task_ids, is_last_of_epoch=False, input_cursor=(),
+        BatchPlanned,
+        "run",
+        step=step,
+        epoch=0,
+        task_ids=task_ids,
+        is_last_of_epoch=False,
+        input_cursor=(),
     )
 
 
@@ -74,7 +80,8 @@ def test_a_rollout_that_spans_an_update_names_both_versions_and_is_as_stale_as_i
     num_messages = iter(range(100))
     server.on_completion = lambda body: setattr(server, "label", "4/way" if next(num_messages) < 1 else "5/way")
     sampler = VllmServerSampler(
-        "http://fake:1", ToyTemplate(), client=server.client(), transport=server.transport, needs_version=True)
+        "http://fake:1", ToyTemplate(), client=server.client(), transport=server.transport, needs_version=True
+    )
     plan = plan_of(("base_1",), step=7)
     bodies = play_batch(plan, TASKS, 2, sampler, replace(PARAMS, max_episode_tokens=200), ToyEpisode, by=PlayedBy(6))
     spanning = next(body for body in bodies if body.version_spans)
@@ -167,8 +174,13 @@ def test_a_task_that_cannot_start_ends_in_a_failed_group_and_the_others_are_play
 
 @pytest.mark.parametrize(
     ("num_valid", "status"),
-    [(4, GroupStatus.COMPLETED), (3, GroupStatus.PARTIAL), (2, GroupStatus.PARTIAL), (1, GroupStatus.FAILED),
-     (0, GroupStatus.FAILED)],
+    [
+        (4, GroupStatus.COMPLETED),
+        (3, GroupStatus.PARTIAL),
+        (2, GroupStatus.PARTIAL),
+        (1, GroupStatus.FAILED),
+        (0, GroupStatus.FAILED),
+    ],
 )
 def test_a_group_with_fewer_than_half_of_its_rollouts_valid_is_no_observation(num_valid, status):
     assert group_status(num_valid, 4) is status
@@ -196,7 +208,9 @@ def test_a_group_without_variance_stays_with_zero_advantage_and_is_counted(traje
 
 def test_the_three_rewards_come_from_the_same_group(groups):
     group = replace(
-        groups[0], rewards=(0.5, 1.0, None, 0.0), format_rewards=(1.5, 2.0, 1.0, 0.0),
+        groups[0],
+        rewards=(0.5, 1.0, None, 0.0),
+        format_rewards=(1.5, 2.0, 1.0, 0.0),
         turn_verdicts=((1, 0), (1, 1), (1, 1), (0, 0)),
     )
     np.testing.assert_array_equal(rewards_of(group, RewardKind.PROGRESS), [0.5, 1, np.nan, 0])

@@ -6,13 +6,22 @@ import pytest
 
 from schemas import make
 from schemas.events import RunStarted
-from trainer.players import ASSET
-from trainer.policy import load_policy, tokenizer_digest
-from trainer.sampling_format import FormatMismatch, SamplingFormat, load_template, refuse_mismatch
+from trainer.policy.loading import load_policy, tokenizer_digest
+from trainer.policy.players import ASSET
+from trainer.policy.sampling_format import FormatMismatch, SamplingFormat, load_template, refuse_mismatch
 
 OWN = SamplingFormat("t", "k", "s")
-STARTED = make(RunStarted, "run-9", config_json="{}", seed=1, versions={}, template_hash="t", tokenizer_hash="k",
-               tool_schema_hash="s", weights_digest="")
+STARTED = make(
+    RunStarted,
+    "run-9",
+    config_json="{}",
+    seed=1,
+    versions={},
+    template_hash="t",
+    tokenizer_hash="k",
+    tool_schema_hash="s",
+    weights_digest="",
+)
 
 
 def test_the_same_format_is_accepted():
@@ -21,7 +30,11 @@ def test_the_same_format_is_accepted():
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("template_hash", "prompt format"), ("tokenizer_hash", "tokenizer"), ("tool_schema_hash", "environment, its version")],
+    [
+        ("template_hash", "prompt format"),
+        ("tokenizer_hash", "tokenizer"),
+        ("tool_schema_hash", "environment, its version"),
+    ],
 )
 def test_whatever_differs_is_named_with_both_digests_and_who_differs(name, hint):
     with pytest.raises(FormatMismatch, match=f"w0: {name} is other, run run-9 started with .: another {hint}"):

@@ -4,8 +4,8 @@ import pytest
 
 from tests.trainer.sequences import batch_of, settings, some_sequences
 from tests.trainer.toys import toy_model
-from trainer.schedule import Schedule
-from trainer.torch_engine import TorchEngine
+from trainer.update.schedule import Schedule
+from trainer.update.torch_engine import TorchEngine
 
 
 def rates(course, num=12):

@@ -18,17 +18,19 @@ from schemas.packed import unpack_ids, unpack_logprobs
 from tests.trainer.fake_vllm import Broken, FakeVllm
 from tests.trainer.toys import ToyTemplate
 from tests.trainer.workers import events_of, new_log, trainer_of, worker_config, worker_of
-from trainer.held_weights import ServerWeights
 from trainer.loop import train
-from trainer.vllm_client import VllmError, split
-from trainer.vllm_server_sampler import VllmServerSampler
-from trainer.weight_sync import ServerSettings, VllmSync, WeightSyncFailed, by_files
+from trainer.rollouts.held_weights import ServerWeights
+from trainer.rollouts.vllm_client import VllmError, split
+from trainer.rollouts.vllm_server_sampler import VllmServerSampler
+from trainer.weights.sync import ServerSettings, VllmSync, WeightSyncFailed, by_files
 
 TARGET = "http://fake:1"
 
 
 def sampler_of(server):
-    return VllmServerSampler(TARGET, ToyTemplate(), 10.0, client=server.client(), transport=server.transport, needs_version=True)
+    return VllmServerSampler(
+        TARGET, ToyTemplate(), 10.0, client=server.client(), transport=server.transport, needs_version=True
+    )
 
 
 def trainer(server, log, folder, config=None, **values):

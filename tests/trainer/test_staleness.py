@@ -8,21 +8,33 @@ import pytest
 from schemas import make
 from schemas.events import DropReason, FinishReason, GroupStatus, RewardKind, RolloutGroupCompleted, TrajectoryRecorded
 from schemas.packed import pack_ids, pack_logprobs, pack_mask
-from streams.boundary import Candidate, evidence_of, selected
-from streams.pool_config import PoolConfig
-from trainer.minibatches import minibatches
-from trainer.rollouts import update_batch_from_events
-from trainer.staleness import Bound, StalePolicy, may_begin, sorted_out, staleness, why_dropped
+from streams.pool.boundary import Candidate, evidence_of, selected
+from streams.pool.settings import PoolConfig
+from trainer.rollouts.groups import update_batch_from_events
+from trainer.rollouts.staleness import Bound, StalePolicy, may_begin, sorted_out, staleness, why_dropped
+from trainer.update.minibatches import minibatches
 
 STEP = 7
 
 
 def body(task_id, index, policy_version=STEP - 1, reward=0.5, format_hash="f"):
     return make(
-        TrajectoryRecorded, "run", group_id="g", task_id=task_id, step=STEP, rollout_index=index,
-        policy_version=policy_version, token_ids=pack_ids([1, 2]), logprobs=pack_logprobs([0, -1]),
-        mask=pack_mask([0, 1]), messages=(), turn_verdicts=(1,), reward=reward, format_reward=1.0,
-        finish_reason=FinishReason.FINISHED, format_hash=format_hash,
+        TrajectoryRecorded,
+        "run",
+        group_id="g",
+        task_id=task_id,
+        step=STEP,
+        rollout_index=index,
+        policy_version=policy_version,
+        token_ids=pack_ids([1, 2]),
+        logprobs=pack_logprobs([0, -1]),
+        mask=pack_mask([0, 1]),
+        messages=(),
+        turn_verdicts=(1,),
+        reward=reward,
+        format_reward=1.0,
+        finish_reason=FinishReason.FINISHED,
+        format_hash=format_hash,
     )
 
 
@@ -31,9 +43,19 @@ def group(task_id, versions, rewards=None, format_hash="f"):
     rewards = rewards or [0.1 * number for number in range(len(versions))]
     bodies = [body(task_id, k, v, r, format_hash) for k, (v, r) in enumerate(zip(versions, rewards, strict=True))]
     event = make(
-        RolloutGroupCompleted, "run", task_id=task_id, step=STEP, epoch=0, status=GroupStatus.COMPLETED,
-        policy_version=min(versions), num_rollouts=len(bodies), num_valid=len(bodies), rewards=tuple(rewards),
-        format_rewards=(1.0,) * len(bodies), turn_verdicts=((1,),) * len(bodies), codes=((1,),) * len(bodies),
+        RolloutGroupCompleted,
+        "run",
+        task_id=task_id,
+        step=STEP,
+        epoch=0,
+        status=GroupStatus.COMPLETED,
+        policy_version=min(versions),
+        num_rollouts=len(bodies),
+        num_valid=len(bodies),
+        rewards=tuple(rewards),
+        format_rewards=(1.0,) * len(bodies),
+        turn_verdicts=((1,),) * len(bodies),
+        codes=((1,),) * len(bodies),
         trajectory_ids=tuple(b.trajectory_id for b in bodies),
     )
     return event, {b.trajectory_id: b for b in bodies}
@@ -115,7 +137,10 @@ def test_rollouts_sampled_otherwise_than_the_run_says_are_refused_whatever_their
     assert why_dropped(event, same, bound) is None
     first = next(iter(bodies))
     for value in ("other", ""):
-        assert why_dropped(event, {**same, first: replace(same[first], **{name: value})}, bound) is DropReason.FORMAT_MISMATCH
+        assert (
+            why_dropped(event, {**same, first: replace(same[first], **{name: value})}, bound)
+            is DropReason.FORMAT_MISMATCH
+        )
         assert why_dropped(event, {**same, first: replace(same[first], **{name: value})}, Bound(5)) is None
 
 

@@ -12,10 +12,12 @@ from environments.parsing import parser
 from environments.registry import environment, load_tasks
 from environments.scoring import Reference
 from schemas.events import Call, Category
-from trainer.policy import train_tokenizer
-from trainer.template import COMPACT_TOKENS, ChatTemplate, CompactTemplate
+from trainer.policy.loading import train_tokenizer
+from trainer.policy.template import COMPACT_TOKENS, ChatTemplate, CompactTemplate
 
-LS = ToolSchema(name="ls", description="List.", parameters={"type": "object", "properties": {}, "required": []}, owner="Files")
+LS = ToolSchema(
+    name="ls", description="List.", parameters={"type": "object", "properties": {}, "required": []}, owner="Files"
+)
 HERMES = """
 {%- macro text(m) -%}{{ m.content }}{%- endmacro -%}
 <|im_start|>system
@@ -55,8 +57,11 @@ def chat_tokenizer(template: str | None = HERMES) -> PreTrainedTokenizerFast:
 
 
 def a_task(category: Category, **wanted):
-    return next(task for task in load_tasks("train") if task.category is category
-                and all(getattr(task, name) == value for name, value in wanted.items()))
+    return next(
+        task
+        for task in load_tasks("train")
+        if task.category is category and all(getattr(task, name) == value for name, value in wanted.items())
+    )
 
 
 def test_a_compact_call_reads_back_as_the_grammar_wants_it() -> None:
@@ -133,10 +138,21 @@ def test_a_chat_episode_is_what_the_template_renders_for_the_whole_conversation(
     ids += [*tokenizer.encode("two"), tokenizer.eos_token_id]
     ids += template.incoming_ids([Incoming("user", "thanks")])
     function = {"name": "ls", "description": "List.", "parameters": LS.parameters}
-    said = [("system", "Be brief."), ("user", "list\nthem"), ("assistant", "one"), ("tool", "a"), ("tool", "b"),
-            ("assistant", "two"), ("user", "thanks")]
-    whole = tokenizer.apply_chat_template([{"role": role, "content": text} for role, text in said], tokenize=False,
-                                          tools=[{"type": "function", "function": function}], add_generation_prompt=True)
+    said = [
+        ("system", "Be brief."),
+        ("user", "list\nthem"),
+        ("assistant", "one"),
+        ("tool", "a"),
+        ("tool", "b"),
+        ("assistant", "two"),
+        ("user", "thanks"),
+    ]
+    whole = tokenizer.apply_chat_template(
+        [{"role": role, "content": text} for role, text in said],
+        tokenize=False,
+        tools=[{"type": "function", "function": function}],
+        add_generation_prompt=True,
+    )
     assert tokenizer.decode(ids, skip_special_tokens=False) == whole
     assert ids == tokenizer.encode(whole, add_special_tokens=False)
 
@@ -175,7 +191,10 @@ def test_a_chat_template_that_does_not_fit_is_named_with_what_to_do() -> None:
         ChatTemplate(chat_tokenizer(None))
     with pytest.raises(ValueError, match="pass stop_ids"):
         ChatTemplate(chat_tokenizer("{% for m in messages %}[{{ m.content }}]{% endfor %}")).incoming_ids(
-            [Incoming("user", "x")])
-    moved = HERMES.replace("{%- if m.role == 'user' %}<|im_start|>", "{%- if m.role == 'user' %}{{ loop.index }}<|im_start|>")
+            [Incoming("user", "x")]
+        )
+    moved = HERMES.replace(
+        "{%- if m.role == 'user' %}<|im_start|>", "{%- if m.role == 'user' %}{{ loop.index }}<|im_start|>"
+    )
     with pytest.raises(ValueError, match="first user message"):
         ChatTemplate(chat_tokenizer(moved)).start_ids(a_task(Category.BASE), [LS])

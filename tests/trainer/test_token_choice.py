@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.sampler import SamplingParams
-from trainer.token_choice import NonFiniteLogits, choose, nucleus, uniforms
+from trainer.rollouts.sampler import SamplingParams
+from trainer.rollouts.token_choice import NonFiniteLogits, choose, nucleus, uniforms
 
 PARAMS = SamplingParams(seed=0, max_message_tokens=8, max_episode_tokens=8)
 

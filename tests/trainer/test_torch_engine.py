@@ -10,17 +10,17 @@ from schemas import make
 from schemas.events import BatchPlanned, RewardKind
 from tests.trainer.sequences import batch_of, logprob_of, settings, some_sequences
 from tests.trainer.toys import NUM_IDS, ToyEpisode, ToyTemplate, toy_model, toy_task
-from trainer import logprobs as logprobs_module
-from trainer.causal_lm import halves
 from trainer.config import LossAggregation
-from trainer.engine import TrainedSequence, UpdateBatch
-from trainer.hf_sampler import HFSampler
-from trainer.logprobs import padded, score
-from trainer.minibatches import microbatches, minibatches
-from trainer.rollouts import groups_of, play_batch, update_batch_from_events
-from trainer.sampler import SamplingParams
-from trainer.torch_engine import TorchEngine, learning_rate
-from trainer.weights import weights_digest
+from trainer.policy.causal_lm import halves
+from trainer.rollouts.groups import groups_of, play_batch, update_batch_from_events
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.sampler import SamplingParams
+from trainer.update import logprobs as logprobs_module
+from trainer.update.engine import TrainedSequence, UpdateBatch
+from trainer.update.logprobs import padded, score
+from trainer.update.minibatches import microbatches, minibatches
+from trainer.update.torch_engine import TorchEngine, learning_rate
+from trainer.weights.digest import weights_digest
 
 
 def naive_loss(model, sequence, old_N, config):
@@ -42,9 +42,7 @@ def test_an_update_is_the_adamw_step_of_the_loss_written_out(aggregation):
     config = settings(loss_aggregation=aggregation, entropy_coef=0.01, token_budget=40)
     naive = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(naive.parameters(), lr=1e-2, weight_decay=0.01)
-    losses = [
-        naive_loss(naive, s, torch.from_numpy(s.logprobs[1:][s.mask[1:] == 1]), config) for s in sequences
-    ]
+    losses = [naive_loss(naive, s, torch.from_numpy(s.logprobs[1:][s.mask[1:] == 1]), config) for s in sequences]
     if aggregation is LossAggregation.TOKEN_MEAN:
         loss = torch.cat(losses).mean()
     else:
@@ -247,8 +245,9 @@ def test_playing_and_learning_in_turns_raises_the_reward():
     params = SamplingParams(seed=1, max_message_tokens=20, max_episode_tokens=60)
     means = []
     for step in range(1, 21):
-        plan = make(BatchPlanned, "run", step=step, epoch=0, task_ids=tuple(tasks), is_last_of_epoch=False,
-                    input_cursor=())
+        plan = make(
+            BatchPlanned, "run", step=step, epoch=0, task_ids=tuple(tasks), is_last_of_epoch=False, input_cursor=()
+        )
         bodies = play_batch(plan, tasks, 16, sampler, params, ToyEpisode)
         means.append(np.mean([body.reward for body in bodies]))
         groups = groups_of(plan, bodies)

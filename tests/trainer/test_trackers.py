@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from schemas.events import EvaluationCompleted, StepCompleted
-from streams.log import MemoryLog
+from streams.log.port import MemoryLog
 from tests.trainer.test_curriculum import evaluation_of, step_of
 from tests.trainer.test_loop import events_of, new_log, setup_of
 from trainer.loop import train
@@ -33,14 +33,14 @@ def test_a_run_shows_every_step_and_evaluation_once_and_is_not_changed_by_it(tmp
     train(replace(setup, log=TrackedLog(log, [shown])))
     steps = [step for step, values in shown.seen if "train/loss" in values]
     assert steps == [1, 2, 3, 4]
-    assert [step for step, values in shown.seen if any(name.startswith("eval/") for name in values)] == [
-        0, 2, 4]
+    assert [step for step, values in shown.seen if any(name.startswith("eval/") for name in values)] == [0, 2, 4]
     first = events_of(log, StepCompleted)[0]
     assert shown.seen[1][1]["train/reward_mean"] == first.metrics["reward_mean"]
     plain = new_log()
     train(setup_of(plain, tmp_path / "b"))
     assert [e.weights_digest for e in events_of(plain, StepCompleted)] == [
-        e.weights_digest for e in events_of(log, StepCompleted)]
+        e.weights_digest for e in events_of(log, StepCompleted)
+    ]
 
 
 def test_a_tracker_that_fails_is_left_out_and_the_others_go_on(caplog):

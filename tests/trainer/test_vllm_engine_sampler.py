@@ -18,11 +18,11 @@ from tests.trainer.test_vllm_server import policy_folder as policy_folder
 from tests.trainer.test_vllm_server_sampler import PARAMS, requests_of
 from tests.trainer.toys import ToyTemplate, toy_model
 from tests.trainer.vllm_server import ENVIRONMENT, MISSING, PYTHON, ROOT
-from trainer.held_weights import EngineWeights
-from trainer.live_episode import NotWhatWasAsked
-from trainer.vllm_engine_sampler import VllmEngineSampler
-from trainer.weight_sync import FolderSync, WeightSyncFailed, version_folder
-from trainer.weights import weights_digest
+from trainer.rollouts.held_weights import EngineWeights
+from trainer.rollouts.live_episode import NotWhatWasAsked
+from trainer.rollouts.vllm_engine_sampler import VllmEngineSampler
+from trainer.weights.digest import weights_digest
+from trainer.weights.sync import FolderSync, WeightSyncFailed, version_folder
 
 
 class Engine:
@@ -43,12 +43,21 @@ class Engine:
         return [self.answer(name, *self._live.pop(name)) for name in done]
 
     def answer(self, name, prompt, asked):
-        body = {"prompt": prompt, "seed": asked.seed, "max_tokens": asked.max_tokens, "temperature": asked.temperature,
-                "stop_token_ids": asked.stop_token_ids}
+        body = {
+            "prompt": prompt,
+            "seed": asked.seed,
+            "max_tokens": asked.max_tokens,
+            "temperature": asked.temperature,
+            "stop_token_ids": asked.stop_token_ids,
+        }
         choice = self._server.do_v1_completions(body)["choices"][0]
-        logprobs = [{id_: SimpleNamespace(logprob=value)}
-                    for id_, value in zip(choice["token_ids"], choice["logprobs"]["token_logprobs"], strict=True)]
-        completion = SimpleNamespace(token_ids=choice["token_ids"], logprobs=logprobs, finish_reason=choice["finish_reason"])
+        logprobs = [
+            {id_: SimpleNamespace(logprob=value)}
+            for id_, value in zip(choice["token_ids"], choice["logprobs"]["token_logprobs"], strict=True)
+        ]
+        completion = SimpleNamespace(
+            token_ids=choice["token_ids"], logprobs=logprobs, finish_reason=choice["finish_reason"]
+        )
         return SimpleNamespace(finished=True, request_id=name, prompt_token_ids=prompt, outputs=[completion])
 
     def collective_rpc(self, method, kwargs):
@@ -64,7 +73,10 @@ class Engine:
         answer = self.answer("probe", ids, asked)
         with torch.no_grad():
             all_TV = self._server.model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
-        answer.prompt_logprobs = [None, *({id_: SimpleNamespace(logprob=float(all_TV[at, id_]))} for at, id_ in enumerate(ids[1:]))]
+        answer.prompt_logprobs = [
+            None,
+            *({id_: SimpleNamespace(logprob=float(all_TV[at, id_]))} for at, id_ in enumerate(ids[1:])),
+        ]
         return [answer]
 
 
@@ -72,8 +84,12 @@ class Sampler(VllmEngineSampler):
     """The sampler with plain objects for vLLM's parameters, which is not installed here."""
 
     def _asked(self, episode, params):
-        return SimpleNamespace(seed=episode.seed, max_tokens=episode.room, temperature=params.temperature,
-                               stop_token_ids=sorted(self._template.stop_ids))
+        return SimpleNamespace(
+            seed=episode.seed,
+            max_tokens=episode.room,
+            temperature=params.temperature,
+            stop_token_ids=sorted(self._template.stop_ids),
+        )
 
     def _probed(self, num_tokens, **asked):
         return SimpleNamespace(seed=0, max_tokens=num_tokens, temperature=1.0, stop_token_ids=[], **asked)
@@ -111,8 +127,16 @@ def test_an_update_that_does_not_arrive_leaves_the_version_as_it_was(tmp_path):
 def announced(folder, version, model):
     """A version as the trainer lays and announces it for workers."""
     FolderSync(folder, None, 8).sync(model, version, weights_digest(model))
-    return make(WeightsSynced, "run-1", policy_version=version, target=str(folder), transport="folder",
-                weights_digest=weights_digest(model), probe_gap=None, caused_by="")
+    return make(
+        WeightsSynced,
+        "run-1",
+        policy_version=version,
+        target=str(folder),
+        transport="folder",
+        weights_digest=weights_digest(model),
+        probe_gap=None,
+        caused_by="",
+    )
 
 
 def test_a_worker_with_vllm_in_process_goes_over_to_each_announced_version_and_compares_its_probe(tmp_path):
@@ -174,12 +198,14 @@ def test_an_engine_of_other_logprobs_is_refused(tmp_path):
 @pytest.mark.skipif(not PYTHON.exists(), reason=MISSING)
 @pytest.mark.skipif(
     not any((PYTHON.parent.parent / "lib").glob("python*/site-packages/fastavro")),
-    reason="the virtual environment of vLLM has no fastavro: build it again with make vllm")
+    reason="the virtual environment of vLLM has no fastavro: build it again with make vllm",
+)
 @pytest.mark.timeout(900)
 def test_the_real_engine_samples_from_the_weights_it_was_given_last(policy_folder, tmp_path):
     command = [str(PYTHON), "-m", "tests.trainer.engine_probe", str(policy_folder), str(tmp_path / "scratch")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=800,
-                          env={**os.environ, **ENVIRONMENT})
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=800, env={**os.environ, **ENVIRONMENT}
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-3000:]
     found = json.loads(lines[0].removeprefix("RESULT "))

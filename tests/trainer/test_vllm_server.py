@@ -17,19 +17,19 @@ from schemas.events import (
 from tests.trainer.test_loop import CONFIG, events_of, new_log, setup_of
 from tests.trainer.toys import ToyEpisode, toy_task
 from tests.trainer.vllm_server import MISSING, PYTHON, vllm_server
-from trainer.causal_lm import halves
-from trainer.live_episode import NotWhatWasAsked
-from trainer.logprobs import padded, score
 from trainer.loop import train
-from trainer.policy import PolicyConfig, build_policy, load_policy
-from trainer.sampler import RolloutRequest, SamplingParams
-from trainer.serving_copy import write_serving_copy
-from trainer.template import CompactTemplate
-from trainer.torch_engine import TorchEngine
-from trainer.vllm_client import VllmClient, VllmError
-from trainer.vllm_server_sampler import VllmServerSampler
-from trainer.weight_proof import probe_gap
-from trainer.weight_sync import ServerSettings, VllmSync, WeightSyncFailed, asked_of, by_files
+from trainer.policy.causal_lm import halves
+from trainer.policy.loading import PolicyConfig, build_policy, load_policy
+from trainer.policy.serving_copy import write_serving_copy
+from trainer.policy.template import CompactTemplate
+from trainer.rollouts.live_episode import NotWhatWasAsked
+from trainer.rollouts.sampler import RolloutRequest, SamplingParams
+from trainer.rollouts.vllm_client import VllmClient, VllmError
+from trainer.rollouts.vllm_server_sampler import VllmServerSampler
+from trainer.update.logprobs import padded, score
+from trainer.update.torch_engine import TorchEngine
+from trainer.weights.proof import probe_gap
+from trainer.weights.sync import ServerSettings, VllmSync, WeightSyncFailed, asked_of, by_files
 
 pytestmark = [pytest.mark.skipif(not PYTHON.exists(), reason=MISSING), pytest.mark.timeout(900)]
 PARAMS = SamplingParams(seed=3, max_message_tokens=24, max_episode_tokens=200)
@@ -42,8 +42,16 @@ FP32_GAP = 1e-4
 def policy_folder(tmp_path_factory):
     """A small policy with a tokenizer of its own, in float32; vLLM on a CPU has no heads narrower than 32."""
     texts = [f"please touch the file {name}.txt and tell me {number}" for number, name in enumerate("abcdefgh" * 20)]
-    shape = PolicyConfig(hidden_size=64, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, intermediate_size=128,
-                         vocab_size=400, max_tokens=1024)
+    shape = PolicyConfig(
+        hidden_size=64,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        intermediate_size=128,
+        vocab_size=400,
+        max_tokens=1024,
+    )
     model, tokenizer = build_policy(shape, texts)
     folder = tmp_path_factory.mktemp("policy")
     with torch.no_grad():
@@ -79,7 +87,9 @@ def sync(url, tmp_path):
 
 def requests_of(num_tasks=4, group_size=4):
     tasks = [toy_task(f"base_{number}", 1 + number % 3) for number in range(num_tasks)]
-    return [RolloutRequest(task, ToyEpisode(task), k, (1, task.task_id, k)) for task in tasks for k in range(group_size)]
+    return [
+        RolloutRequest(task, ToyEpisode(task), k, (1, task.task_id, k)) for task in tasks for k in range(group_size)
+    ]
 
 
 def gap_of(model, rollouts):
@@ -164,16 +174,26 @@ class ManyStops(CompactTemplate):
 
 def test_a_run_learns_from_a_server_that_gets_every_version_between_the_steps(url, policy_folder, sync, tmp_path):
     policy = tied(load_policy(policy_folder))
-    config = CONFIG.model_copy(update={
-        "group_size": 8, "max_message_tokens": 24, "max_episode_tokens": 200, "learning_rate": 3e-3})
+    config = CONFIG.model_copy(
+        update={"group_size": 8, "max_message_tokens": 24, "max_episode_tokens": 200, "learning_rate": 3e-3}
+    )
     log, engine = new_log(), TorchEngine(policy.model, config)
-    setup = setup_of(log, tmp_path, VllmServerSampler(url, ManyStops(policy.tokenizer), needs_version=True), config=config, engine=engine, syncs=(sync,),
-                     tokenizer=policy.tokenizer)
+    setup = setup_of(
+        log,
+        tmp_path,
+        VllmServerSampler(url, ManyStops(policy.tokenizer), needs_version=True),
+        config=config,
+        engine=engine,
+        syncs=(sync,),
+        tokenizer=policy.tokenizer,
+    )
     assert train(setup) is RunOutcome.COMPLETED
     steps = events_of(log, StepCompleted)
     synced = events_of(log, WeightsSynced)
     assert [e.policy_version for e in synced] == [0, 1, 2, 3, 4] and max(e.probe_gap for e in synced) < FP32_GAP
-    assert {e.policy_version: e.weights_digest for e in synced} | {0: ""} == {s.step: s.weights_digest for s in steps} | {0: ""}
+    assert {e.policy_version: e.weights_digest for e in synced} | {0: ""} == {
+        s.step: s.weights_digest for s in steps
+    } | {0: ""}
     assert len({s.weights_digest for s in steps}) == 4
     for step in steps:
         assert step.metrics["logprob_gap_max"] < 1e-3 and step.metrics["logprob_gap_alarm"] == 0
@@ -185,8 +205,16 @@ def test_a_run_learns_from_a_server_that_gets_every_version_between_the_steps(ur
 
 def test_half_a_model_is_never_sampled_from(url, policy, sync):
     """The last one: after weights of another shape this server cannot be brought back."""
-    shape = PolicyConfig(hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, intermediate_size=128,
-                         vocab_size=400, max_tokens=1024)
+    shape = PolicyConfig(
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        intermediate_size=128,
+        vocab_size=400,
+        max_tokens=1024,
+    )
     wrong, _ = build_policy(shape, ["a b c"] * 50)
     with pytest.raises(WeightSyncFailed, match="version 10: .*collective_rpc.*start it again"):
         sync.sync(wrong, 10, "")

@@ -11,12 +11,12 @@ import torch
 from schemas.events import FinishReason
 from tests.trainer.fake_vllm import FakeVllm
 from tests.trainer.toys import STOPS, ToyEpisode, ToyTemplate, toy_task
-from trainer.causal_lm import halves
-from trainer.live_episode import LiveEpisode, NotWhatWasAsked
-from trainer.logprobs import padded, score
-from trainer.sampler import RolloutRequest, SamplingParams
-from trainer.vllm_client import VllmError
-from trainer.vllm_server_sampler import VllmServerSampler
+from trainer.policy.causal_lm import halves
+from trainer.rollouts.live_episode import LiveEpisode, NotWhatWasAsked
+from trainer.rollouts.sampler import RolloutRequest, SamplingParams
+from trainer.rollouts.vllm_client import VllmError
+from trainer.rollouts.vllm_server_sampler import VllmServerSampler
+from trainer.update.logprobs import padded, score
 
 PARAMS = SamplingParams(seed=7, max_message_tokens=12, max_episode_tokens=90)
 
@@ -27,7 +27,9 @@ def requests_of(num_tasks=3, group_size=2, episode=ToyEpisode):
 
 
 def sampler_of(server, template=None, **values):
-    return VllmServerSampler("http://fake:1", template or ToyTemplate(), client=server.client(), transport=server.transport, **values)
+    return VllmServerSampler(
+        "http://fake:1", template or ToyTemplate(), client=server.client(), transport=server.transport, **values
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +72,16 @@ def test_each_prompt_is_the_one_before_with_the_message_and_the_answer_appended_
 
 def test_the_request_leaves_no_choice_to_defaults_of_server_or_model(played):
     body = completions(played[0])[0]
-    assert body["stop_token_ids"] == sorted(STOPS) and body["ignore_eos"] is True and body["add_special_tokens"] is False
-    assert (body["temperature"], body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1, 1, -1, 0, 1)
+    assert (
+        body["stop_token_ids"] == sorted(STOPS) and body["ignore_eos"] is True and body["add_special_tokens"] is False
+    )
+    assert (body["temperature"], body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (
+        1,
+        1,
+        -1,
+        0,
+        1,
+    )
     assert body["max_tokens"] <= PARAMS.max_message_tokens
 
 
@@ -110,8 +120,11 @@ def test_a_request_that_the_server_refuses_is_an_invalid_rollout_with_the_server
 
 @pytest.mark.parametrize(
     ("broken", "words"),
-    [((500, "EngineCore died"), "HTTP 500: EngineCore died"), (httpx.ReadTimeout("slow"), "no answer within 300 s"),
-     (httpx.ConnectError("refused"), "ConnectError: refused; is the server running")],
+    [
+        ((500, "EngineCore died"), "HTTP 500: EngineCore died"),
+        (httpx.ReadTimeout("slow"), "no answer within 300 s"),
+        (httpx.ConnectError("refused"), "ConnectError: refused; is the server running"),
+    ],
 )
 def test_a_broken_server_is_an_error_with_its_address_and_words(broken, words):
     server = FakeVllm()
@@ -128,22 +141,33 @@ def test_a_connection_that_breaks_once_is_tried_again():
             raise fails.pop()
         return server.handle(request)
 
-    sampler = VllmServerSampler("http://fake:1", ToyTemplate(), client=server.client(),
-                                transport=lambda: httpx.MockTransport(handle))
+    sampler = VllmServerSampler(
+        "http://fake:1", ToyTemplate(), client=server.client(), transport=lambda: httpx.MockTransport(handle)
+    )
     assert all(r.episode.done and not r.error for r in sampler.rollout(requests_of(1), PARAMS)) and not fails
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [(lambda c: {**c, "prompt_token_ids": [0, *c["prompt_token_ids"]]}, "not the .* of this episode"),
-     (lambda c: {**c, "token_ids": c["token_ids"] + [3]}, "log-probabilities"),
-     (lambda c: {**c, "token_ids": [], "logprobs": {"token_logprobs": []}}, "0 tokens"),
-     (lambda c: {**c, "token_ids": [1, *c["token_ids"][1:]] if len(c["token_ids"]) > 1 else [1, 3],
-                 "logprobs": {"token_logprobs": (c["logprobs"]["token_logprobs"] * 2)[: max(2, len(c["token_ids"]))]}},
-      "behind a stop token"),
-     (lambda c: {**c, "logprobs": {"token_logprobs": [float("1e9")] * len(c["token_ids"])}}, "is not one"),
-     (lambda c: {**c, "finish_reason": "stop", "token_ids": [5], "logprobs": {"token_logprobs": [-1.0]}}, "stopped at 5, which is no stop"),
-     (lambda c: {"text": "abc"}, "lacks")],
+    [
+        (lambda c: {**c, "prompt_token_ids": [0, *c["prompt_token_ids"]]}, "not the .* of this episode"),
+        (lambda c: {**c, "token_ids": c["token_ids"] + [3]}, "log-probabilities"),
+        (lambda c: {**c, "token_ids": [], "logprobs": {"token_logprobs": []}}, "0 tokens"),
+        (
+            lambda c: {
+                **c,
+                "token_ids": [1, *c["token_ids"][1:]] if len(c["token_ids"]) > 1 else [1, 3],
+                "logprobs": {"token_logprobs": (c["logprobs"]["token_logprobs"] * 2)[: max(2, len(c["token_ids"]))]},
+            },
+            "behind a stop token",
+        ),
+        (lambda c: {**c, "logprobs": {"token_logprobs": [float("1e9")] * len(c["token_ids"])}}, "is not one"),
+        (
+            lambda c: {**c, "finish_reason": "stop", "token_ids": [5], "logprobs": {"token_logprobs": [-1.0]}},
+            "stopped at 5, which is no stop",
+        ),
+        (lambda c: {"text": "abc"}, "lacks"),
+    ],
 )
 def test_an_answer_that_is_not_what_was_asked_for_is_refused(change, words):
     server = FakeVllm()
@@ -154,8 +178,11 @@ def test_an_answer_that_is_not_what_was_asked_for_is_refused(change, words):
 
 @pytest.mark.parametrize(
     ("mode", "params", "words"),
-    [("raw_logprobs", {"temperature": 0.7}, "--logprobs-mode processed_logprobs"),
-     ("processed_logprobs", {"top_p": 0.9}, "nucleus"), ("raw_logits", {}, "gives no log-probabilities")],
+    [
+        ("raw_logprobs", {"temperature": 0.7}, "--logprobs-mode processed_logprobs"),
+        ("processed_logprobs", {"top_p": 0.9}, "nucleus"),
+        ("raw_logits", {}, "gives no log-probabilities"),
+    ],
 )
 def test_a_server_whose_logprobs_are_of_another_distribution_is_refused(mode, params, words):
     with pytest.raises(NotWhatWasAsked, match=words):
@@ -185,7 +212,9 @@ def test_outside_a_run_such_a_server_is_played_with_and_no_version_is_recorded()
 def test_in_a_run_a_server_without_a_version_is_not_sampled_from(label):
     server = FakeVllm()
     server.label = label
-    with pytest.raises(VllmError, match=f"http://fake:1 carries the label '{label}' instead of a version: it was started again"):
+    with pytest.raises(
+        VllmError, match=f"http://fake:1 carries the label '{label}' instead of a version: it was started again"
+    ):
         sampler_of(server, needs_version=True).rollout(requests_of(1), PARAMS)
     assert completions(server) == []
 
@@ -230,16 +259,21 @@ def test_weights_that_are_never_proven_end_the_sampling_at_the_deadline():
 
 @pytest.mark.parametrize(
     ("change", "num_tokens"),
-    [(lambda c: {**c, "finish_reason": "abort"}, ".*"), (lambda c: {**c, "finish_reason": "repetition"}, ".*"),
-     (lambda c: {**c, "finish_reason": "abort", "token_ids": [], "logprobs": None}, "0"),
-     (lambda c: {**c, "finish_reason": "length", "token_ids": [5], "logprobs": {"token_logprobs": [-1.0]}}, "1")],
+    [
+        (lambda c: {**c, "finish_reason": "abort"}, ".*"),
+        (lambda c: {**c, "finish_reason": "repetition"}, ".*"),
+        (lambda c: {**c, "finish_reason": "abort", "token_ids": [], "logprobs": None}, "0"),
+        (lambda c: {**c, "finish_reason": "length", "token_ids": [5], "logprobs": {"token_logprobs": [-1.0]}}, "1"),
+    ],
 )
 def test_a_message_that_the_server_breaks_off_is_an_invalid_rollout_and_not_one_that_ran_too_long(change, num_tokens):
     server = FakeVllm()
     server.label, server.change_answer = "3", change
     for rollout in sampler_of(server, needs_version=True).rollout(requests_of(1), PARAMS):
         assert rollout.episode.finish_reason is FinishReason.ERROR and rollout.mask.sum() == 0
-        assert re.search(f"message 0: the engine broke it off after {num_tokens} tokens: (abort|length|repetition)", rollout.error)
+        assert re.search(
+            f"message 0: the engine broke it off after {num_tokens} tokens: (abort|length|repetition)", rollout.error
+        )
 
 
 class Lossy(ToyTemplate):
@@ -255,8 +289,12 @@ def test_with_a_tokenizer_whose_decode_encode_is_not_the_identity_the_sampled_id
     for rollout in sampler_of(server, Lossy()).rollout(requests_of(), PARAMS):
         assert all(set(message.text) <= {"a", "b", "."} for message in rollout.episode.messages)
         whole = rollout.token_ids.tolist()
-        mine = [c for c in answers if whole[: len(c["prompt_token_ids"])] == c["prompt_token_ids"]
-                and whole[len(c["prompt_token_ids"]):][: len(c["token_ids"])] == c["token_ids"]]
+        mine = [
+            c
+            for c in answers
+            if whole[: len(c["prompt_token_ids"])] == c["prompt_token_ids"]
+            and whole[len(c["prompt_token_ids"]) :][: len(c["token_ids"])] == c["token_ids"]
+        ]
         assert sum(len(c["token_ids"]) for c in mine) >= int(rollout.mask.sum()) > 0
     assert len({id_ for choice in answers for id_ in choice["token_ids"]} - STOPS) > 2
 

@@ -14,9 +14,9 @@ from environments.episode import Episode
 from environments.parsing import parser
 from environments.registry import environment, load_tasks
 from environments.scoring import Reference
-from trainer.policy import PolicyConfig, load_policy, train_tokenizer
-from trainer.template import CompactTemplate
-from trainer.warm_start import (
+from trainer.policy.loading import PolicyConfig, load_policy, train_tokenizer
+from trainer.policy.template import CompactTemplate
+from trainer.policy.warm_start import (
     HeldOutTask,
     WarmStartConfig,
     copy_batch,
@@ -28,14 +28,29 @@ from trainer.warm_start import (
     warm_start,
 )
 
-POLICY = PolicyConfig(hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=32,
-                      vocab_size=320, max_tokens=1024)
+POLICY = PolicyConfig(
+    hidden_size=32,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=16,
+    intermediate_size=32,
+    vocab_size=320,
+    max_tokens=1024,
+)
 IDS = ("multi_turn_base_144", "multi_turn_miss_func_133", "multi_turn_miss_param_45")
 
 
 def config(folder: Path, **changes) -> WarmStartConfig:
-    settings = {"policy": POLICY, "task_ids": IDS, "num_steps": 2, "num_copy_steps": 1, "batch_size": 2,
-                "num_warmup_steps": 1, "cache_dir": folder}
+    settings = {
+        "policy": POLICY,
+        "task_ids": IDS,
+        "num_steps": 2,
+        "num_copy_steps": 1,
+        "batch_size": 2,
+        "num_warmup_steps": 1,
+        "cache_dir": folder,
+    }
     return WarmStartConfig(**(settings | changes))
 
 
@@ -106,7 +121,8 @@ def test_a_held_out_task_is_refused(tmp_path: Path, split: str) -> None:
     with pytest.raises(HeldOutTask, match=held_out):
         training_tasks(config(tmp_path, task_ids=(held_out,)))
     assert not {task.task_id for task in training_tasks(config(tmp_path, task_ids=()))} & {
-        task.task_id for task in load_tasks(split)}
+        task.task_id for task in load_tasks(split)
+    }
 
 
 def test_a_variant_of_a_held_out_task_is_refused(tmp_path: Path) -> None:
@@ -118,8 +134,10 @@ def test_a_variant_of_a_held_out_task_is_refused(tmp_path: Path) -> None:
 
 def test_a_few_steps_teach_one_task(tmp_path: Path) -> None:
     losses: list[float] = []
-    folder = warm_start(config(tmp_path, task_ids=IDS[:1], num_steps=60, num_copy_steps=0, lr=1e-2),
-                        lambda progress: losses.append(progress.loss) if progress.phase == "imitate" else None)
+    folder = warm_start(
+        config(tmp_path, task_ids=IDS[:1], num_steps=60, num_copy_steps=0, lr=1e-2),
+        lambda progress: losses.append(progress.loss) if progress.phase == "imitate" else None,
+    )
     assert losses[-1] < losses[0] / 4
     assert load_policy(folder).template.name == "compact"
 

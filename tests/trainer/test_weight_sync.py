@@ -11,12 +11,13 @@ import torch
 
 from tests.trainer.fake_vllm import FakeVllm
 from tests.trainer.toys import toy_model
-from trainer.checkpoint import BrokenCheckpoint
-from trainer.held_weights import load_in_place
-from trainer.serving_copy import write_serving_copy
-from trainer.vllm_client import VllmError, split
-from trainer.weight_proof import marked, own_logprobs, probe_gap
-from trainer.weight_sync import (
+from trainer.policy.serving_copy import write_serving_copy
+from trainer.rollouts.held_weights import load_in_place
+from trainer.rollouts.vllm_client import VllmError, split
+from trainer.weights.checkpoint import BrokenCheckpoint
+from trainer.weights.digest import weights_digest
+from trainer.weights.proof import marked, own_logprobs, probe_gap
+from trainer.weights.sync import (
     FolderSync,
     ServerSettings,
     VllmSync,
@@ -25,8 +26,7 @@ from trainer.weight_sync import (
     by_files,
     version_folder,
 )
-from trainer.weight_transfer import NcclTransfer, ServerControl, parameters_of
-from trainer.weights import weights_digest
+from trainer.weights.transfer import NcclTransfer, ServerControl, parameters_of
 
 SETTINGS = ServerSettings(deadline_s=5.0)
 
@@ -50,8 +50,11 @@ BROUGHT = ["/pause", "label proving", "/collective_rpc", "/reset_prefix_cache", 
 
 def orders(server):
     """What was asked of a server, its labels spelled out."""
-    return [f"label {body['new_version'].partition('/')[0]}" if path == "/update_weight_version" else path for path, body in server.asked
-            if path not in ("/v1/models", "/server_info", "/weight_info")]
+    return [
+        f"label {body['new_version'].partition('/')[0]}" if path == "/update_weight_version" else path
+        for path, body in server.asked
+        if path not in ("/v1/models", "/server_info", "/weight_info")
+    ]
 
 
 def test_a_version_is_labelled_only_when_the_probe_has_proven_it_and_the_way_is_proven_once(tmp_path):
@@ -90,7 +93,9 @@ def test_at_a_tolerance_for_bfloat16_a_server_that_keeps_its_old_weights_is_foun
     new = slightly_newer(old)
     wide = ServerSettings(5.0, tolerance=0.5)
     assert probe_gap(asked_of(server.client(), wide), new) < 0.01
-    with pytest.raises(WeightSyncFailed, match="said it took marked weights and does not sample with them; it is paused"):
+    with pytest.raises(
+        WeightSyncFailed, match="said it took marked weights and does not sample with them; it is paused"
+    ):
         sync_of(server, tmp_path / "shm", wide).sync(new, 1, "d")
     assert server.is_paused and server.label == "unproven"
 
@@ -117,14 +122,18 @@ def test_marked_weights_are_other_weights_and_come_back_to_the_last_bit():
     assert weights_digest(model) == digest
 
 
-@pytest.mark.parametrize("path", ["/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume", "/v1/completions"])
+@pytest.mark.parametrize(
+    "path", ["/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume", "/v1/completions"]
+)
 @pytest.mark.parametrize("how", [(500, "Worker failed with error 'size mismatch'"), httpx.ReadTimeout("")])
 def test_an_update_that_fails_anywhere_raises_the_servers_words_and_leaves_no_version(tmp_path, path, how):
     server = FakeVllm()
     sync = sync_of(server, tmp_path / "shm")
     sync.sync(toy_model(), 2, "d")
     server.broken[path] = how
-    words = "no answer within 5 s" if isinstance(how, Exception) else "HTTP 500: Worker failed with error 'size mismatch'"
+    words = (
+        "no answer within 5 s" if isinstance(how, Exception) else "HTTP 500: Worker failed with error 'size mismatch'"
+    )
     with pytest.raises(WeightSyncFailed, match=f"version 3: .*{path} at http://fake:1: {words}"):
         sync.sync(toy_model(seed=9), 3, "d")
     assert sync.version == 2 and server.is_paused
@@ -260,7 +269,9 @@ def test_a_transfer_that_hangs_ends_at_its_deadline_and_says_what_to_do():
 
     server = transferring_server(toy_model())
     transfer = NcclTransfer("10.0.0.1", 29_600, lambda control, model, *rest: Hangs(control, model))
-    with pytest.raises(WeightSyncFailed, match="sending weights to http://fake:1 over NCCL: not done within 0.2 s; start"):
+    with pytest.raises(
+        WeightSyncFailed, match="sending weights to http://fake:1 over NCCL: not done within 0.2 s; start"
+    ):
         VllmSync(server.client(), ServerSettings(0.2), "vllm-nccl", transfer).sync(toy_model(), 1, "d")
     release.set()
     assert server.is_paused
@@ -269,8 +280,8 @@ def test_a_transfer_that_hangs_ends_at_its_deadline_and_says_what_to_do():
 def test_a_process_whose_transfer_hangs_ends_all_the_same():
     code = """
 import threading
-from trainer.vllm_client import VllmError, split
-from trainer.weight_transfer import within
+from trainer.rollouts.vllm_client import VllmError, split
+from trainer.weights.transfer import within
 try:
     within(0.2, "sending weights", threading.Event().wait)
 except VllmError as error:
@@ -284,12 +295,16 @@ except VllmError as error:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_work_that_fails_is_told_at_once_whatever_it_raises():
-    from trainer.weight_transfer import within
+    from trainer.weights.transfer import within
 
     def fails(error):
         raise error
 
-    for error, words in ((RuntimeError("NCCL"), "RuntimeError: NCCL"), (OSError("full"), "OSError: full"), (KeyError("x"), "broke off")):
+    for error, words in (
+        (RuntimeError("NCCL"), "RuntimeError: NCCL"),
+        (OSError("full"), "OSError: full"),
+        (KeyError("x"), "broke off"),
+    ):
         with pytest.raises(VllmError, match=f"sending: .*{words}"):
             within(30.0, "sending", lambda error=error: fails(error))
     assert within(30.0, "sending", lambda: 7) == 7
@@ -298,7 +313,9 @@ def test_work_that_fails_is_told_at_once_whatever_it_raises():
 def test_a_refused_control_call_is_told_with_the_servers_words():
     server = transferring_server(toy_model())
     server.broken["/init_weight_transfer_engine"] = (500, "no weight transfer config")
-    with pytest.raises(VllmError, match="/init_weight_transfer_engine at http://fake:1: HTTP 500: no weight transfer config"):
+    with pytest.raises(
+        VllmError, match="/init_weight_transfer_engine at http://fake:1: HTTP 500: no weight transfer config"
+    ):
         ServerControl(server.client(), 5.0).init_weight_transfer_engine({})
 
 

@@ -17,10 +17,10 @@ from schemas.events import (
     StepCompleted,
     TrajectoryRecorded,
 )
-from streams.kafka_log import KafkaLog
+from streams.log.kafka import KafkaLog
+from streams.log.reader import EventReader
+from streams.log.topics import partitions_of
 from streams.processes import Child
-from streams.reader import EventReader
-from streams.topics import partitions_of
 from tests.trainer.test_loop import RUN, planned_events, setup_of
 from tests.trainer.test_loop import new_log as inline_log
 from trainer.loop import train
@@ -37,9 +37,22 @@ class Run:
         KafkaLog(connection).append(list(planned_events()))
 
     def child(self, role, name="w0", *arguments):
-        command = [sys.executable, "-m", "tests.trainer.worker_process", role, "--connection", self.connection.to_json(),
-                   "--folder", str(self.folder), "--name", name, *arguments]
-        process = Child(name, command, self.folder / f"{role}-{name}-{len(self.children)}.log", {"OMP_NUM_THREADS": "1"})
+        command = [
+            sys.executable,
+            "-m",
+            "tests.trainer.worker_process",
+            role,
+            "--connection",
+            self.connection.to_json(),
+            "--folder",
+            str(self.folder),
+            "--name",
+            name,
+            *arguments,
+        ]
+        process = Child(
+            name, command, self.folder / f"{role}-{name}-{len(self.children)}.log", {"OMP_NUM_THREADS": "1"}
+        )
         self.children.append(process.start())
         return process
 

@@ -12,8 +12,8 @@ import pytest
 from commands.folder import RunFolder
 from commands.run import facts_of
 from schemas.events import GroupClaimed, RolloutGroupCompleted, StepCompleted, TrajectoryRecorded
-from streams.archive import ArchiveLog
-from streams.reader import EventReader
+from streams.archive.segments import ArchiveLog
+from streams.log.reader import EventReader
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = Path(__file__).parent / "worker_run.toml"
@@ -23,12 +23,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def rods(*arguments):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen([sys.executable, str(ROOT / "cli.py"), *arguments], cwd=ROOT, env=env, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "cli.py"), *arguments],
+        cwd=ROOT,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def workers_of(pid):
-    found = subprocess.run(["pgrep", "-P", str(pid), "-f", "commands.rollout"], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["pgrep", "-P", str(pid), "-f", "commands.rollout"], capture_output=True, text=True, check=False
+    )
     return [int(worker) for worker in found.stdout.split()]
 
 
@@ -36,9 +44,21 @@ def workers_of(pid):
 def disturbed(tmp_path_factory):
     """A run with two workers, one of which is killed after the first step; its folder and its output."""
     folder = tmp_path_factory.mktemp("runs")
-    process = rods("run", "--config", str(CONFIG), "--runs", str(folder), "--set", "trainer.workers.num_local=2",
-                   "--set", "trainer.workers.groups_at_once=1", "--set", "trainer.max_staleness=1",
-                   "--set", "trainer.workers.group_deadline_s=100")
+    process = rods(
+        "run",
+        "--config",
+        str(CONFIG),
+        "--runs",
+        str(folder),
+        "--set",
+        "trainer.workers.num_local=2",
+        "--set",
+        "trainer.workers.groups_at_once=1",
+        "--set",
+        "trainer.max_staleness=1",
+        "--set",
+        "trainer.workers.group_deadline_s=100",
+    )
     lines = []
     for line in process.stdout:
         lines.append(line)
@@ -69,7 +89,9 @@ def test_every_rollout_names_its_format_and_parameters_and_none_is_older_than_th
     run, _ = disturbed
     bodies = events_of(run, TrajectoryRecorded)
     assert {len(body.format_hash) for body in bodies} == {64} and len({body.format_hash for body in bodies}) == 1
-    assert all('"max_message_tokens":96' in body.sampling_json and '"stop_ids":[' in body.sampling_json for body in bodies)
+    assert all(
+        '"max_message_tokens":96' in body.sampling_json and '"stop_ids":[' in body.sampling_json for body in bodies
+    )
     assert {body.step - 1 - body.policy_version for body in bodies} <= {0, 1}
 
 

@@ -9,13 +9,13 @@ import torch
 from schemas.events import GroupStatus, RunOutcome, StepCompleted
 from tests.trainer.sequences import batch_of, settings, some_sequences
 from tests.trainer.toys import ToyEpisode, toy_model
-from trainer.advantage import group_advantages, group_statistics, has_no_signal
 from trainer.config import ZeroVariance
-from trainer.engine import TrainedSequence
 from trainer.loop import train
-from trainer.minibatches import chosen, packs
-from trainer.rollouts import group_status
-from trainer.torch_engine import TorchEngine
+from trainer.rollouts.groups import group_status
+from trainer.update.advantage import group_advantages, group_statistics, has_no_signal
+from trainer.update.engine import TrainedSequence
+from trainer.update.minibatches import chosen, packs
+from trainer.update.torch_engine import TorchEngine
 
 NAN, S = float("nan"), 1e-6
 TABLE = [
@@ -52,7 +52,9 @@ def test_rewards_are_equal_within_a_tolerance_and_no_further():
 SETTINGS = [{"normalise_std": std, "leave_one_out": left} for std in (True, False) for left in (True, False)]
 
 
-@pytest.mark.parametrize("rewards_G", [rewards for rewards, *_ in TABLE] + [[0.0], [1e-12], [1.0], [0.2, 0.2 + 1e-6], []])
+@pytest.mark.parametrize(
+    "rewards_G", [rewards for rewards, *_ in TABLE] + [[0.0], [1e-12], [1.0], [0.2, 0.2 + 1e-6], []]
+)
 @pytest.mark.parametrize("values", SETTINGS)
 def test_statistics_advantages_and_the_choice_of_groups_agree_on_what_a_signal_is(rewards_G, values):
     advantages_G = group_advantages(rewards_G, **values)
@@ -66,8 +68,10 @@ def mixed():
     found = []
     for number in range(5):
         advantages = (0.0, 0.0) if number % 2 else (1.0, -0.25)
-        found += [s.__class__(number, s.token_ids, s.logprobs, s.mask, s.advantage)
-                  for s in some_sequences(toy_model(), number, num_groups=1, advantages=advantages)]
+        found += [
+            s.__class__(number, s.token_ids, s.logprobs, s.mask, s.advantage)
+            for s in some_sequences(toy_model(), number, num_groups=1, advantages=advantages)
+        ]
     return found
 
 
@@ -110,8 +114,12 @@ def test_dropping_a_group_leaves_its_tokens_out_of_the_mean_and_keeping_counts_t
 
 
 def test_refilling_keeps_the_number_of_optimizer_steps():
-    steps = {policy: TorchEngine(toy_model(), settings(zero_variance=policy, num_minibatches=5)).update(
-        batch_of(mixed()))["num_optimizer_steps"] for policy in ZeroVariance}
+    steps = {
+        policy: TorchEngine(toy_model(), settings(zero_variance=policy, num_minibatches=5)).update(batch_of(mixed()))[
+            "num_optimizer_steps"
+        ]
+        for policy in ZeroVariance
+    }
     assert steps == {ZeroVariance.KEEP: 3, ZeroVariance.DROP: 3, ZeroVariance.REFILL: 5}
 
 
@@ -156,5 +164,3 @@ def test_packs_hold_every_sequence_once_and_respect_the_budget():
     assert all(sum(lengths_B[index] for index in batch) <= 100 for batch in batches)
     assert len(batches) <= 1.2 * sum(lengths_B) / 100 + 1
     assert packs([500], 100) == [[0]] and packs([], 100) == []
-
-

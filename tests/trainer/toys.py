@@ -15,9 +15,16 @@ NUM_IDS = 32
 def toy_model(seed: int = 0, hidden_size: int = 32, max_tokens: int = 256, num_ids: int = NUM_IDS) -> Qwen3ForCausalLM:
     torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=num_ids, hidden_size=hidden_size, intermediate_size=2 * hidden_size, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=max_tokens,
-        tie_word_embeddings=True, initializer_range=0.2,
+        vocab_size=num_ids,
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=max_tokens,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
     )
     return Qwen3ForCausalLM(config).eval()
 
@@ -27,8 +34,13 @@ def toy_task(task_id: str = "base_0", num_turns: int = 2, category: Category = C
     call = Call(name="touch", arguments_json='{"file_name":"a"}')
     turns = tuple(Turn(user_text=f"{task_id}.{turn}", ground_truth=(call,)) for turn in range(num_turns))
     return Task(
-        task_id=task_id, environment="toy", environment_version="1", category=category,
-        involved_classes=("Toy",), initial_config_json="{}", turns=turns,
+        task_id=task_id,
+        environment="toy",
+        environment_version="1",
+        category=category,
+        involved_classes=("Toy",),
+        initial_config_json="{}",
+        turns=turns,
     )
 
 
@@ -80,7 +92,12 @@ class ToyEpisode:
         right = int(ord(text[0]) % 2 == 0)
         self.turn_verdicts = (*self.turn_verdicts[:turn], right, *self.turn_verdicts[turn + 1 :])
         message = Message(
-            turn=turn, text=text, outcome=MessageOutcome.ANSWER, calls=(), results=(), code=right,
+            turn=turn,
+            text=text,
+            outcome=MessageOutcome.ANSWER,
+            calls=(),
+            results=(),
+            code=right,
         )
         self.messages = (*self.messages, message)
         self.done = len(self.messages) == len(self.task.turns)

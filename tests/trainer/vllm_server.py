@@ -11,15 +11,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from trainer.vllm_client import VllmClient, VllmError
+from trainer.rollouts.vllm_client import VllmClient, VllmError
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 MISSING = f"{PYTHON.relative_to(ROOT)} is not there: make vllm"
 READY_TIMEOUT_S = 500.0
 ENVIRONMENT = {
-    "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1",
-    "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
 }
 
 
@@ -36,14 +41,31 @@ def vllm_server(model: Path, log: Path, *arguments: str, is_developed: bool = Tr
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [
-        str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--served-model-name", "policy",
-        "--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--dtype", "float32", "--max-model-len", "1024",
-        "--generation-config", "vllm", *arguments,
+        str(PYTHON),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(model),
+        "--served-model-name",
+        "policy",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--enforce-eager",
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "1024",
+        "--generation-config",
+        "vllm",
+        *arguments,
     ]
     environment = {**os.environ, **ENVIRONMENT, "VLLM_SERVER_DEV_MODE": "1" if is_developed else "0"}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
     try:
         await_server(url, process, log)
         yield url

@@ -12,23 +12,23 @@ import signal
 from pathlib import Path
 
 from schemas.events import TrajectoryRecorded
-from streams.connection import Connection
-from streams.kafka_log import KafkaLog
+from streams.log.connection import Connection
+from streams.log.kafka import KafkaLog
+from streams.log.reader import EventReader
+from streams.log.topics import partitions_of
 from streams.processes import end_with_parent
-from streams.reader import EventReader
-from streams.topics import partitions_of
 from tests.trainer.test_loop import RUN
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model
 from tests.trainer.workers import worker_config
 from trainer.config import TrainerConfig
-from trainer.held_weights import FolderWeights
-from trainer.hf_sampler import HFSampler
 from trainer.loop import train
-from trainer.rollout_worker import RolloutWorker, WorkerSetup
+from trainer.rollouts.held_weights import FolderWeights
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.worker import RolloutWorker, WorkerSetup
 from trainer.setup import TrainerSetup
-from trainer.torch_engine import TorchEngine
+from trainer.update.torch_engine import TorchEngine
 from trainer.view import LIVE_TOPICS, WORKER_TOPICS
-from trainer.weight_sync import FolderSync
+from trainer.weights.sync import FolderSync
 
 
 class CountingLog:
@@ -67,10 +67,19 @@ def worker(options: argparse.Namespace, connection: Connection) -> None:
     """Play until the run is finished; the exit code says how many groups came too late."""
     log = CountingLog(KafkaLog(connection))
     reader = EventReader(KafkaLog(connection), WORKER_TOPICS, partitions_of(connection), RUN, options.name)
-    playing = RolloutWorker(WorkerSetup(
-        run_id=RUN, name=options.name, config=config_of(options.deadline_s), seed=11,
-        weights=FolderWeights(toy_model(seed=5), ToyTemplate()),
-        new_episode=standing_still(log, options.pipe, options.num_bodies), log=log, reader=reader, format_hash="f"))
+    playing = RolloutWorker(
+        WorkerSetup(
+            run_id=RUN,
+            name=options.name,
+            config=config_of(options.deadline_s),
+            seed=11,
+            weights=FolderWeights(toy_model(seed=5), ToyTemplate()),
+            new_episode=standing_still(log, options.pipe, options.num_bodies),
+            log=log,
+            reader=reader,
+            format_hash="f",
+        )
+    )
     playing.work()
     print(f"num_late {playing.num_late}", flush=True)
 
@@ -78,12 +87,24 @@ def worker(options: argparse.Namespace, connection: Connection) -> None:
 def trainer(options: argparse.Namespace, connection: Connection) -> None:
     """Train to the end."""
     model, config = toy_model(), config_of(options.deadline_s)
-    train(TrainerSetup(
-        run_id=RUN, seed=11, config=config, engine=TorchEngine(model, config),
-        sampler=HFSampler(model, ToyTemplate()), new_episode=ToyEpisode, suites=(), tokenizer=None,
-        checkpoints=options.folder / "checkpoints", log=KafkaLog(connection),
-        reader=EventReader(KafkaLog(connection), LIVE_TOPICS, partitions_of(connection), RUN, "trainer"),
-        syncs=(FolderSync(options.folder / "weights", None, 8),), format_hash="f", patience_s=200.0))
+    train(
+        TrainerSetup(
+            run_id=RUN,
+            seed=11,
+            config=config,
+            engine=TorchEngine(model, config),
+            sampler=HFSampler(model, ToyTemplate()),
+            new_episode=ToyEpisode,
+            suites=(),
+            tokenizer=None,
+            checkpoints=options.folder / "checkpoints",
+            log=KafkaLog(connection),
+            reader=EventReader(KafkaLog(connection), LIVE_TOPICS, partitions_of(connection), RUN, "trainer"),
+            syncs=(FolderSync(options.folder / "weights", None, 8),),
+            format_hash="f",
+            patience_s=200.0,
+        )
+    )
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""The log: the port, Kafka, the embedded broker, connection, topics and readers."""

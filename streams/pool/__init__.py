@@ -1,0 +1,1 @@
+"""The replay buffer: everything that decides, and the Faust worker that moves it."""

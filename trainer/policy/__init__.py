@@ -1,0 +1,1 @@
+"""The policy: loading, templates, attention, adapters, its supervised start."""

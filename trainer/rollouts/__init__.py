@@ -1,0 +1,1 @@
+"""Playing: samplers, live episodes, groups, workers and their dispatch."""

@@ -1,0 +1,1 @@
+"""Learning: advantages, loss, log-probabilities, minibatches and the engines."""

@@ -1,0 +1,1 @@
+"""Weights: digests, checkpoints, and their way to where they are sampled from."""
