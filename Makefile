@@ -14,7 +14,7 @@ run: $(RUN_READY)
 	$(BIN)/rods run
 
 test: $(TEST_READY) vllm packages
-	$(BIN)/ruff check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/python -m pytest
 
 # Kills processes of a run a hundred times in named states; about a quarter of an hour.
@@ -22,7 +22,7 @@ chaos: $(TEST_READY)
 	$(BIN)/python -m tests.chaos.campaign --points 100
 
 lint: $(TEST_READY)
-	$(BIN)/ruff check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 # bfcl-eval is taken without its requirements: its pins cannot be installed beside ours, and only data and simulators are used.
 $(RUN_READY): pyproject.toml requirements.lock

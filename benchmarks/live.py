@@ -13,7 +13,6 @@ from pathlib import Path
 from confluent_kafka import Consumer, TopicPartition
 
 from schemas import decode
-from streams.archive.snapshot import Snapshot
 from streams.log.connection import Connection
 from streams.log.embedded_broker import EmbeddedBroker
 from streams.log.kafka import KafkaLog
@@ -21,6 +20,7 @@ from streams.log.port import Log, Record
 from streams.log.topics import ensure_topics
 from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS
 from streams.pool.refold import fold_log
+from streams.pool.snapshot import Snapshot
 from streams.processes import Child
 
 READY_S = 120.0

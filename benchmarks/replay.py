@@ -30,13 +30,13 @@ from benchmarks import exporting, live, planning, workload
 from benchmarks.jsonl_scheme import JsonlScheme, Tracker, recovered
 from schemas import TOPICS, as_record, decode
 from streams.archive.segments import ArchiveLog
-from streams.archive.snapshot import Snapshot, read_snapshot, write_snapshot
 from streams.log.kafka import KafkaLog
 from streams.log.port import Place, Record, beginning
 from streams.log.port import as_record as log_record
 from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS
 from streams.pool.pool import Pool
 from streams.pool.refold import archived, fold_archive, folded
+from streams.pool.snapshot import Snapshot, read_snapshot, write_snapshot
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 QUICK_SIZES = (1_000, 2_000)

@@ -5,21 +5,28 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("schemas", "streams", "environments", "trainer", "synthesizer", "commands")
+ROOMS = ("schemas", "streams", "analysis", "environments", "trainer", "synthesizer", "commands")
 DOORS = {
     "schemas": set(),
     "streams": {"schemas"},
+    "analysis": {"schemas", "streams"},
     "environments": {"schemas"},
     "trainer": {"schemas", "streams", "environments"},
     "synthesizer": {"schemas", "streams", "environments"},
-    "commands": {"schemas", "streams", "environments", "trainer", "synthesizer"},
+    "commands": {"schemas", "streams", "analysis", "environments", "trainer", "synthesizer"},
 }
+# Within a room each folder may import those before it.
+FLOORS = (
+    ("streams.log", "streams.archive", "streams.pool"),
+    ("environments.parsing", "environments.scoring", "environments.bfcl"),
+)
 KEPT_BY = {
     "faust": {"streams/pool/worker.py", "streams/log/embedded_broker.py"},
     "mode": {"streams/pool/worker.py"},
@@ -95,7 +102,8 @@ IMPURE = {
 BANNED_NAMES = {"utils", "common", "helpers", "misc", "manager", "base"}
 BROAD = {"streams/log/reader.py", "cli.py"}
 GENERATED = {"schemas/events.py"}
-MAX_FUNCTION_LINES, MAX_MODULE_LINES, MAX_AGENT_LINES, MAX_LOOP_LINES = 40, 400, 12, 200
+MAX_FUNCTION_LINES, MAX_MODULE_LINES, MAX_AGENT_LINES, MAX_LOOP_LINES = 60, 600, 12, 200
+MAX_FILES_IN_A_FOLDER = 26
 
 
 def modules() -> Iterator[tuple[str, ast.Module, str]]:
@@ -123,6 +131,48 @@ def test_arrows_point_one_way() -> None:
         if room in DOORS:
             foreign = imported(tree) & set(ROOMS) - {room} - DOORS[room]
             assert not foreign, f"{path} may not import {foreign}"
+
+
+def references(tree: ast.Module, known: Collection[str]) -> set[str]:
+    """Those of our modules that a module imports, wherever in it."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & set(known) or {node.module}
+    return found & set(known)
+
+
+def imports() -> dict[str, set[str]]:
+    """Module name -> our modules that it imports."""
+    trees = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): tree for path, tree, _ in modules()}
+    return {name: references(tree, trees) - {name} for name, tree in trees.items()}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    left = imports()
+    while free := {name for name, known in left.items() if not known & left.keys()}:
+        left = {name: known for name, known in left.items() if name not in free}
+    while roots := left.keys() - set().union(*left.values()):
+        left = {name: known for name, known in left.items() if name not in roots}
+    assert not left, f"circles among {sorted(left)}"
+
+
+def test_floors_are_climbed_one_way() -> None:
+    for name, known in imports().items():
+        for floors in FLOORS:
+            above = {
+                floor for at, floor in enumerate(floors) for lower in floors[:at] if f"{name}.".startswith(f"{lower}.")
+            }
+            higher = {other for other in known for floor in above if f"{other}.".startswith(f"{floor}.")}
+            assert not higher, f"{name} may not import {higher}"
+
+
+def test_no_folder_holds_more_files_than_a_reader_can() -> None:
+    count = Counter(str(Path(path).parent) for path, _, _ in modules())
+    assert not {folder: number for folder, number in count.items() if number > MAX_FILES_IN_A_FOLDER}
 
 
 def test_heavy_packages_stay_in_their_rooms() -> None:
@@ -163,7 +213,7 @@ def test_rooms_stay_liveable() -> None:
     for path, tree, text in modules():
         if path in GENERATED:
             continue
-        assert len(text.splitlines()) <= MAX_MODULE_LINES and len(text) < 24_000, path
+        assert len(text.splitlines()) <= MAX_MODULE_LINES, path
         assert ast.get_docstring(tree), f"{path} says nothing of itself"
         assert Path(path).stem not in BANNED_NAMES, path
         for node in ast.walk(tree):

@@ -16,10 +16,10 @@ from schemas import Event, Undecodable
 from schemas.heads import GroupHead, head_of
 from streams.archive.scan import places_in
 from streams.archive.segments import read_segment, segments
-from streams.archive.snapshot import Snapshot
 from streams.log.port import Log, LogGap, LogUnavailable, Place, Record
 from streams.log.reader import event_of
 from streams.pool.pool import fold, initial
+from streams.pool.snapshot import Snapshot
 
 CHUNK = 4096
 FIRST = ("runs",)

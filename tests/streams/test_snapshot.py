@@ -15,12 +15,12 @@ from schemas import Event, InvalidEvent, Undecodable, decode, encode
 from schemas.events import RolloutGroupCompleted
 from schemas.heads import GroupHead, head_of
 from streams.archive.segments import ArchiveLog
-from streams.archive.snapshot import Snapshot, UnusableSnapshot, dump, load, read_snapshot, write_snapshot
 from streams.log.port import LogGap, MemoryLog, Record
 from streams.log.reader import event_of
 from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS
 from streams.pool.pool import Pool, apply, fold, initial
 from streams.pool.refold import fact_of, fold_archive, fold_log, folded
+from streams.pool.snapshot import Snapshot, UnusableSnapshot, dump, load, read_snapshot, write_snapshot
 from tests.analysis.test_replay import PARTITIONS, TOPICS, live_run
 from tests.streams.building import RUN, group
 from tests.streams.test_fold import interleaved, recorded
@@ -126,7 +126,7 @@ def test_a_damaged_snapshot_is_refused(spoil: object) -> None:
 
 def test_a_snapshot_of_another_fold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     data = dump(Snapshot())
-    monkeypatch.setattr("streams.archive.snapshot.VERSION", 2)
+    monkeypatch.setattr("streams.pool.snapshot.VERSION", 2)
     with pytest.raises(UnusableSnapshot, match="version 1"):
         load(data)
 
