@@ -36,12 +36,7 @@ class TrainerConfig(BaseModel):
     # Rollouts
     group_size: int = Field(16, ge=1, description="K, rollouts of a task in one step. RODS: 16.")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature. Rollout engines' default, 1.0.")
-    top_p: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="Nucleus mass; 1 samples on-policy from the whole distribution.",
-    )
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus mass; 1 samples on-policy from the whole distribution.")
     max_message_tokens: int = Field(
         128,
         ge=1,
@@ -64,8 +59,7 @@ class TrainerConfig(BaseModel):
         description="Who plays: the trainer itself, exactly repeatable, or workers that take groups from the log.",
     )
     sampler: Literal["hf", "vllm_server", "vllm_engine"] = Field(
-        "hf",
-        description="What samples: transformers in this process, a vLLM server, or vLLM in this process.",
+        "hf", description="What samples: transformers in this process, a vLLM server, or vLLM in this process."
     )
     max_staleness: int = Field(
         0,
@@ -106,18 +100,14 @@ class TrainerConfig(BaseModel):
         ),
     )
     warmup_steps: int = Field(
-        8,
-        ge=0,
-        description="Optimizer steps of linear warm-up; without it small models collapsed.",
+        8, ge=0, description="Optimizer steps of linear warm-up; without it small models collapsed."
     )
     weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay. verl's default.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradient norm clip. EnvTuning: 1.0.")
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio, 1 - 0.2. EnvTuning.")
     clip_high: float = Field(0.28, gt=0, description="Upper clip of the ratio, 1 + 0.28. EnvTuning.")
     dual_clip: float = Field(
-        10.0,
-        gt=1,
-        description="Bound of the ratio where the advantage is negative. EnvTuning: 10; inf is no bound.",
+        10.0, gt=1, description="Bound of the ratio where the advantage is negative. EnvTuning: 10; inf is no bound."
     )
     kl_coef: float = Field(
         0.0,
@@ -135,9 +125,7 @@ class TrainerConfig(BaseModel):
         ),
     )
     entropy_coef: float = Field(
-        0.0,
-        ge=0,
-        description="Weight of the entropy bonus. EnvTuning: 0.001; 0 for small policies.",
+        0.0, ge=0, description="Weight of the entropy bonus. EnvTuning: 0.001; 0 for small policies."
     )
     num_minibatches: int = Field(
         2,
@@ -155,9 +143,7 @@ class TrainerConfig(BaseModel):
         ),
     )
     loss_constant_tokens: int = Field(
-        0,
-        ge=0,
-        description="Tokens a sequence counts as under loss_aggregation constant; 0 takes max_episode_tokens.",
+        0, ge=0, description="Tokens a sequence counts as under loss_aggregation constant; 0 takes max_episode_tokens."
     )
     zero_variance: ZeroVariance = Field(
         ZeroVariance.KEEP,
@@ -169,8 +155,7 @@ class TrainerConfig(BaseModel):
     )
     normalise_std: bool = Field(True, description="Divide advantages by the group's standard deviation. GRPO: yes.")
     leave_one_out: bool = Field(
-        False,
-        description="Compare a rollout with the mean of the others (RLOO) instead of all.",
+        False, description="Compare a rollout with the mean of the others (RLOO) instead of all."
     )
     recompute_old_logprobs: bool = Field(
         False,
@@ -233,24 +218,18 @@ class TrainerConfig(BaseModel):
         ),
     )
     num_threads: int = Field(
-        1,
-        ge=1,
-        description="Torch threads. One is fastest beside a broker and workers on few cores.",
+        1, ge=1, description="Torch threads. One is fastest beside a broker and workers on few cores."
     )
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16 runs the update under autocast.")
 
     # Checkpoints and evaluation
     checkpoint_every_steps: int = Field(
-        5,
-        ge=1,
-        description="A checkpoint every so many steps. EnvTuning: 5. The end of an epoch always has one.",
+        5, ge=1, description="A checkpoint every so many steps. EnvTuning: 5. The end of an epoch always has one."
     )
     keep_checkpoints: int = Field(3, ge=1, description="Complete checkpoints to keep.")
     keep_best: bool = Field(True, description="Keep the checkpoint with the best held-out reward as well.")
     eval_every_steps: int = Field(
-        10,
-        ge=0,
-        description="Held-out evaluation every so many steps; 0 only at start and end.",
+        10, ge=0, description="Held-out evaluation every so many steps; 0 only at start and end."
     )
     eval_rollouts: int = Field(1, ge=0, description="Rollouts per held-out task; 0 turns evaluation off.")
     eval_greedy: bool = Field(False, description="Evaluate with the likeliest tokens instead of sampled ones.")

@@ -10,35 +10,10 @@ from synthesizer.scripted.view import View
 from synthesizer.values import word_pattern
 
 FILE_FUNCTIONS = frozenset(
-    {
-        "cat",
-        "cd",
-        "cp",
-        "diff",
-        "echo",
-        "find",
-        "grep",
-        "mkdir",
-        "mv",
-        "rm",
-        "rmdir",
-        "sort",
-        "tail",
-        "touch",
-        "wc",
-    }
+    {"cat", "cd", "cp", "diff", "echo", "find", "grep", "mkdir", "mv", "rm", "rmdir", "sort", "tail", "touch", "wc"}
 )
 NAME_PARAMETERS = frozenset(
-    {
-        "file_name",
-        "file_name1",
-        "file_name2",
-        "dir_name",
-        "source",
-        "destination",
-        "folder",
-        "path",
-    }
+    {"file_name", "file_name1", "file_name2", "dir_name", "source", "destination", "folder", "path"}
 )
 _PIECES = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^A-Za-z0-9]+")
 _PLACE_WORD = r"(?:director(?:y|ies)|folders?|subdirectory)"

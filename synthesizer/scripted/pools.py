@@ -255,15 +255,7 @@ CODE_WORDS = (
     "tundra",
 )
 """Project words that go before a name whose own words must stay."""
-STREETS = (
-    "Birch Lane",
-    "Harbor Street",
-    "Maple Drive",
-    "Cedar Court",
-    "Station Road",
-    "Orchard Avenue",
-    "Mill Street",
-)
+STREETS = ("Birch Lane", "Harbor Street", "Maple Drive", "Cedar Court", "Station Road", "Orchard Avenue", "Mill Street")
 TOPICS = (
     "marine biology",
     "medieval trade",

@@ -31,15 +31,7 @@ K = 4
 
 
 def plan_of(task_ids=tuple(TASKS), step=3):
-    return make(
-        BatchPlanned,
-        "run",
-        step=step,
-        epoch=0,
-        task_ids=task_ids,
-        is_last_of_epoch=False,
-        input_cursor=(),
-    )
+    return make(BatchPlanned, "run", step=step, epoch=0, task_ids=task_ids, is_last_of_epoch=False, input_cursor=())
 
 
 def play(new_episode=ToyEpisode, plan=None):

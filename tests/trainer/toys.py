@@ -91,14 +91,7 @@ class ToyEpisode:
         turn = len(self.messages)
         right = int(ord(text[0]) % 2 == 0)
         self.turn_verdicts = (*self.turn_verdicts[:turn], right, *self.turn_verdicts[turn + 1 :])
-        message = Message(
-            turn=turn,
-            text=text,
-            outcome=MessageOutcome.ANSWER,
-            calls=(),
-            results=(),
-            code=right,
-        )
+        message = Message(turn=turn, text=text, outcome=MessageOutcome.ANSWER, calls=(), results=(), code=right)
         self.messages = (*self.messages, message)
         self.done = len(self.messages) == len(self.task.turns)
         if not self.done:

@@ -13,9 +13,7 @@ class WorkerConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     num_local: int = Field(
-        1,
-        ge=0,
-        description="Rollout workers that a run starts on its own machine; 0 leaves it to `rods rollout`.",
+        1, ge=0, description="Rollout workers that a run starts on its own machine; 0 leaves it to `rods rollout`."
     )
     groups_at_once: int = Field(
         8,
@@ -63,6 +61,5 @@ class VllmConfig(BaseModel):
     master_address: str = Field("127.0.0.1", description="Address of the trainer for the NCCL rendezvous.")
     master_port: int = Field(29_600, ge=1, le=65_535, description="Port of the trainer for the NCCL rendezvous.")
     engine: dict[str, str | int | float | bool] = Field(
-        default_factory=dict,
-        description="Arguments for vllm.LLM where the sampler runs in process.",
+        default_factory=dict, description="Arguments for vllm.LLM where the sampler runs in process."
     )

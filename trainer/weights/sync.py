@@ -25,16 +25,7 @@ from trainer.policy.serving_copy import write_serving_copy
 from trainer.rollouts.live_episode import NotWhatWasAsked
 from trainer.rollouts.vllm_client import PROVING, UNPROVEN, VllmClient, VllmError
 from trainer.rollouts.vllm_server_sampler import COMPLETIONS, message_in
-from trainer.weights.proof import (
-    PROBE_TOKENS,
-    SEED,
-    Ask,
-    likeliest,
-    own_logprobs,
-    probe_gap,
-    probe_ids,
-    takes_weights,
-)
+from trainer.weights.proof import PROBE_TOKENS, SEED, Ask, likeliest, own_logprobs, probe_gap, probe_ids, takes_weights
 
 DIGEST_FILE, PROBE_FILE = "weights_digest", "probe.json"
 
