@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from analysis.conservation import Ledger
 from analysis.fork import ForkMode
-from schemas import Event
+from schemas import HELDOUT, Event
 from schemas.events import (
     EpochPlanned,
     EvaluationCompleted,
@@ -25,8 +25,6 @@ from schemas.events import (
 from streams.pool.boundary import zone_variance
 from streams.pool.lifecycle import live_generated, queue_of
 from streams.pool.pool import Pool, apply, initial
-
-HELDOUT = "heldout"
 
 
 def mean(values: Iterable[float]) -> float | None:

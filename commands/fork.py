@@ -136,7 +136,7 @@ def write_checkpoints(
     Raises:
         LogGap: they can neither be found nor learned again.
     """
-    from trainer.reopen import copy_start, make_checkpoint
+    from trainer.replay.opening import copy_start, make_checkpoint
 
     copy_start(parent.checkpoints, folder.checkpoints)
     if mode is ForkMode.CONTINUE:

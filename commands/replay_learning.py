@@ -14,8 +14,9 @@ from commands.replay_source import Source
 from commands.trainer import installed_versions, policy_folder
 from streams.log.port import LogGap
 from trainer.policy.loading import tokenizer_digest
-from trainer.reopen import NoWeights, Opened, initial_engine, initial_policy, largest_difference
-from trainer.repeat import WEIGHTS, Bodies, learn_again, rewards_again, step_divergence, weights_divergence
+from trainer.replay.learning import WEIGHTS, Bodies, learn_again, step_divergence, weights_divergence
+from trainer.replay.opening import NoWeights, Opened, initial_engine, initial_policy, largest_difference
+from trainer.replay.playing import rewards_again
 from trainer.rollouts.episodes import EpisodeMaker
 from trainer.update.engine import Engine
 from trainer.update.engines import EngineUnavailable

@@ -38,7 +38,7 @@ def rescorer_of(verifier: Verifier, folder: RunFolder, events: Sequence[object])
         return lambda group: group
     if verifier is Verifier.BINARY:
         return binary
-    from trainer.rejudge import Judge
+    from trainer.replay.playing import Judge
 
     bodies = {e.trajectory_id: e for e in events if isinstance(e, TrajectoryRecorded)}
     tasks = {e.task.task_id: e.task for e in events if isinstance(e, TaskSeeded | TaskSynthesized)}

@@ -13,13 +13,12 @@ from pathlib import Path
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from analysis.summary import HELDOUT
 from commands.config import RunConfig
 from commands.process import ProcessContext, context_from_arguments
 from commands.sampling import of_trainer
 from commands.seeds import heldout_tasks, training_tasks
 from environments.registry import environment
-from schemas import Event, make
+from schemas import HELDOUT, Event, make
 from schemas.events import RunOutcome, RunStarted, StageStarted, StepCompleted, Task, TaskSeeded
 from streams.log.kafka import KafkaLog
 from streams.log.port import LogGap, LogUnavailable

@@ -1,6 +1,6 @@
 """What can be said: event types, their topics and keys, ids and bytes. Imports nothing else of ours."""
 
-from schemas.catalogue import BY_NAME, CATALOGUE, SPREAD_TOPICS, TOPICS
+from schemas.catalogue import BY_NAME, CATALOGUE, HELDOUT, SPREAD_TOPICS, TOPICS
 from schemas.codec import InvalidEvent, Undecodable, UnknownSchema, as_record, decode, encode
 from schemas.events import EVENTS, Event
 from schemas.identity import content_hash, event_id, make
@@ -10,6 +10,7 @@ __all__ = [
     "CATALOGUE",
     "EVENTS",
     "Event",
+    "HELDOUT",
     "InvalidEvent",
     "SPREAD_TOPICS",
     "TOPICS",

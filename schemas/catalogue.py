@@ -20,6 +20,7 @@ class Entry(NamedTuple):
     alias: str = ""
 
 
+# fmt: off
 CATALOGUE: tuple[Entry, ...] = (
     Entry("RunStarted", "runs", "run_id", ()),
     Entry("StageStarted", "runs", "run_id", ("stage",)),
@@ -28,13 +29,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("TaskSynthesized", "tasks", "run_id", ("signal_id",)),
     Entry("EpochPlanned", "batches", "run_id", ("epoch",)),
     Entry("BatchPlanned", "batches", "run_id", ("step",)),
-    Entry(
-        "TrajectoryRecorded",
-        "trajectories",
-        "event_id",
-        ("step", "task_id", "attempt", "rollout_index"),
-        "trajectory_id",
-    ),
+    Entry("TrajectoryRecorded", "trajectories", "event_id", ("step", "task_id", "attempt", "rollout_index"), "trajectory_id"),
     Entry("RolloutGroupCompleted", "rollouts", "run_id", ("step", "task_id", "attempt"), "group_id"),
     Entry("GroupClaimed", "dispatches", "run_id", ("step", "task_id", "attempt", "worker")),
     Entry("GroupReopened", "dispatches", "run_id", ("step", "task_id", "attempt")),
@@ -48,8 +43,11 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("EvaluationCompleted", "steps", "run_id", ("suite", "step")),
     Entry("DeadLettered", "dead-letters", "run_id", ("topic", "partition", "offset")),
 )
+# fmt: on
 
 BY_NAME: dict[str, Entry] = {entry.name: entry for entry in CATALOGUE}
 TOPICS: tuple[str, ...] = tuple(dict.fromkeys(entry.topic for entry in CATALOGUE))
 SPREAD_TOPICS: frozenset[str] = frozenset({"trajectories"})
 """Topics whose records are spread over all partitions; the others hold one run in one partition."""
+HELDOUT = "heldout"
+"""Suite of the held-out tasks in ``EvaluationCompleted``: the one that reports show and the best checkpoint is chosen by."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,33 +50,11 @@ def evaluate(
     caused_by: str = "",
     on_progress: OnProgress | None = None,
 ) -> EvaluationCompleted:
-    """Play a suite; the same weights give the same event, and the random numbers are the same at every step.
+    """Play a suite after a step, as one event; equal weights give equal events, and every step has the same random numbers.
 
-    A task that cannot start counts as not solved, so that the denominator stays fixed.
-
-    Args:
-        run_id: the run.
-        suite: what to play; at least one task and one rollout.
-        step: step after which it is measured.
-        sampler: who plays.
-        params: how to sample.
-        new_episode: a fresh episode of a task.
-        caused_by: id of the step's event.
-        on_progress: told how many rollouts have ended.
+    The other arguments are those of :func:`play`; ``caused_by`` is the id of the step's event.
     """
-    requests, results = [], {(task.task_id, index): (0.0, False) for task, index in suite.wanted}
-    for task, index in suite.wanted:
-        try:
-            requests.append(
-                RolloutRequest(task, new_episode(task), index, ("evaluation", suite.name, task.task_id, index))
-            )
-        except UnplayableTask as error:
-            logger.warning("suite %s, step %d, %s: %s; counted as not solved", suite.name, step, task.task_id, error)
-    rollouts = sampler.rollout(requests, params, on_progress) if requests else []
-    results |= {
-        (rollout.task_id, rollout.rollout_index): (_reward(rollout), _is_solved(rollout)) for rollout in rollouts
-    }
-    rewards = [reward for reward, _ in results.values()]
+    played = play(suite, sampler, params, new_episode, len(suite.wanted), on_progress)
     return make(
         EvaluationCompleted,
         run_id,
@@ -87,9 +64,12 @@ def evaluate(
         policy_version=step,
         num_tasks=len(suite.tasks),
         num_rollouts=suite.num_rollouts,
-        mean_reward=float(np.mean(rewards)),
-        accuracy=float(np.mean([is_solved for _, is_solved in results.values()])),
-        by_category=_means([task.category.value for task, _ in suite.wanted], rewards),
+        mean_reward=float(np.mean([each.reward for each in played])),
+        accuracy=float(np.mean([each.is_right for each in played])),
+        by_category={
+            category: float(np.mean([each.reward for each in played if each.category == category]))
+            for category in sorted({each.category for each in played})
+        },
     )
 
 
@@ -106,57 +86,36 @@ def play(
     at_once: int = 64,
     on_progress: OnProgress | None = None,
 ) -> list[Played]:
-    """Play a suite outside of a run; a rollout's random numbers depend on seed, task and number alone.
+    """Play a suite; a rollout's random numbers depend on seed, task and number alone.
+
+    A task that cannot start and a rollout that broke count as not solved, so that the denominator stays fixed.
 
     Args:
-        suite: what to play.
+        suite: what to play; at least one task and one rollout.
         sampler: who plays.
         params: how to sample.
         new_episode: a fresh episode of a task.
         at_once: most rollouts in one call of the sampler.
         on_progress: told how many rollouts have ended.
     """
-    found: dict[tuple[str, int], Played] = {}
-    waiting: list[RolloutRequest] = []
-    wanted = suite.wanted
-    for number, (task, index) in enumerate(wanted, 1):
-        try:
-            key = ("evaluation", suite.name, task.task_id, index)
-            waiting.append(RolloutRequest(task, new_episode(task), index, key))
-        except UnplayableTask as error:
-            found[task.task_id, index] = Played(task.task_id, task.category.value, 0.0, False, error=str(error))
-        if waiting and (len(waiting) == at_once or number == len(wanted)):
-            rollouts = sampler.rollout(waiting, params)
-            found |= {(r.task_id, r.rollout_index): _played(q.task, r) for q, r in zip(waiting, rollouts, strict=True)}
-            waiting = []
-            if on_progress is not None:
-                on_progress(len(found), len(wanted))
+    wanted, found = suite.wanted, {}
+    for first in range(0, len(wanted), at_once):
+        requests = []
+        for task, index in wanted[first : first + at_once]:
+            try:
+                key = ("evaluation", suite.name, task.task_id, index)
+                requests.append(RolloutRequest(task, new_episode(task), index, key))
+            except UnplayableTask as error:
+                logger.warning("suite %s, %s: %s; counted as not solved", suite.name, task.task_id, error)
+                found[task.task_id, index] = Played(task.task_id, task.category.value, 0.0, False, error=str(error))
+        told = on_progress and (lambda ended, _, before=len(found): on_progress(before + ended, len(wanted)))
+        for request, rollout in zip(requests, sampler.rollout(requests, params, told) if requests else (), strict=True):
+            found[rollout.task_id, rollout.rollout_index] = _played(request.task, rollout)
     return [found[task.task_id, index] for task, index in wanted]
 
 
 def _played(task: Task, rollout: Rollout) -> Played:
-    return Played(
-        task.task_id,
-        task.category.value,
-        _reward(rollout),
-        _is_solved(rollout),
-        rollout.episode.turn_actions,
-        rollout.error,
-    )
-
-
-def _reward(rollout: Rollout) -> float:
-    """Progress reward; a rollout that broke counts as 0, so that the denominator stays fixed."""
-    reward = rollout.episode.reward
-    return float(reward) if np.isfinite(reward) and not rollout.error else 0.0
-
-
-def _is_solved(rollout: Rollout) -> bool:
-    return not rollout.error and all(verdict == 1 for verdict in rollout.episode.turn_verdicts)
-
-
-def _means(categories: Sequence[str], rewards: Sequence[float]) -> dict[str, float]:
-    return {
-        category: float(np.mean([reward for own, reward in zip(categories, rewards, strict=True) if own == category]))
-        for category in sorted(set(categories))
-    }
+    episode, is_whole = rollout.episode, not rollout.error
+    reward = float(episode.reward) if is_whole and np.isfinite(episode.reward) else 0.0
+    is_right = is_whole and all(verdict == 1 for verdict in episode.turn_verdicts)
+    return Played(task.task_id, task.category.value, reward, is_right, episode.turn_actions, rollout.error)

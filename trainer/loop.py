@@ -2,23 +2,25 @@
 
 Rollouts are in the log before the update and the update is made from the log, so a restart goes the same way: from the last
 complete checkpoint (``trainer.resume``) it learns the recorded steps again without playing, compares every digest with the
-one in the log, and goes on. Only the newest weights are brought to where they are sampled from. Steps count from 1; step 0
-stands for the weights the run started from. Where workers play, the trainer waits for their groups instead
-(``trainer.collect``); nothing else differs.
+one in the log, and goes on. Steps count from 1; step 0 stands for the weights the run started from. Where workers play, the
+trainer waits for their groups instead (``trainer.rollouts.collect``).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 
 from schemas import encode, make
-from schemas.events import BatchPlanned, RolloutGroupCompleted, RunFinished, RunOutcome, StepCompleted
+from schemas.events import BatchPlanned, RolloutGroupCompleted, RunFinished, RunOutcome, StepCompleted, WeightsSynced
 from streams.log.port import LogGap
-from trainer.held_out import evaluate_if_due
+from trainer.evaluation import evaluate
+from trainer.learning import learn, left_in
 from trainer.resume import announce, restore, save, save_if_best
-from trainer.rollouts.collect import collect, health, left_in, sync_weights
-from trainer.rollouts.groups import batch_metrics, groups_of, play_batch, update_batch_from_events
+from trainer.rollouts.collect import collect
+from trainer.rollouts.groups import groups_of, play_batch
 from trainer.setup import DigestMismatch, NothingCame, TrainerSetup
 from trainer.update.engine import UpdateBatch
 from trainer.view import RunView
@@ -40,11 +42,11 @@ def train(setup: TrainerSetup) -> RunOutcome:
     view.hear(setup.reader.catch_up())
     step = restore(setup, view)
     while not view.is_finished:
-        if step >= max(view.steps, default=0):
+        if setup.syncs and step >= max(view.steps, default=0):
             sync_weights(setup, view, step)
         done = view.steps.get(step)
         ends_stage = done is not None and done.is_last_of_epoch and done.epoch + 1 >= view.num_epochs
-        evaluate_if_due(setup, view, step, ends_stage)
+        _evaluate_if_due(setup, view, step, ends_stage)
         save_if_best(setup, view, step)
         if ends_stage and not _open_next_stage(setup, view, done):
             _finish(setup, view, done)
@@ -58,11 +60,43 @@ def train(setup: TrainerSetup) -> RunOutcome:
             return RunOutcome.INTERRUPTED
         played_s = time.perf_counter()
         groups = left_in(setup, view, plan, groups)
-        batch, metrics = _learn(setup, view, plan, groups)
+        batch, metrics = learn(setup, view, plan, groups)
         timings_ms = {"rollout": 1e3 * (played_s - started_s), "update": 1e3 * (time.perf_counter() - played_s)}
         _complete(setup, view, plan, groups, batch, metrics, timings_ms)
         step = plan.step
     return RunOutcome.COMPLETED
+
+
+def sync_weights(setup: TrainerSetup, view: RunView, step: int) -> None:
+    """Bring the weights that a step left to every place they are sampled from, also after a restart."""
+    done = view.steps.get(step)
+    digest = done.weights_digest if done else setup.engine.digest()
+    for sync in setup.syncs:
+        synced = sync.sync(setup.engine.model, step, digest)
+        event = make(
+            WeightsSynced,
+            setup.run_id,
+            policy_version=step,
+            target=synced.target,
+            transport=synced.transport,
+            weights_digest=digest,
+            probe_gap=synced.probe_gap,
+            caused_by=done.event_id if done else "",
+        )
+        setup.say(view, [event])
+
+
+def _evaluate_if_due(setup: TrainerSetup, view: RunView, step: int, ends_stage: bool) -> None:
+    """Measure the suites that have no result for this step: at the start, at the end of a stage and every M steps."""
+    every = setup.config.eval_every_steps
+    if not (step == 0 or ends_stage or (every and step % every == 0)):
+        return
+    params = replace(setup.sampling, greedy=setup.config.eval_greedy)
+    cause = view.steps[step].event_id if step in view.steps else ""
+    how = (setup.sampler, params, setup.new_episode, cause, partial(setup.on_progress, "evaluation"))
+    for suite in setup.suites:
+        if suite.wanted and not view.has_evaluation(suite.name, step):
+            setup.say(view, [evaluate(setup.run_id, suite, step, *how)])
 
 
 def _next_plan(setup: TrainerSetup, view: RunView, step: int) -> BatchPlanned | None:
@@ -90,46 +124,15 @@ def _rollouts(setup: TrainerSetup, view: RunView, plan: BatchPlanned) -> list[Ro
     if recorded is not None:
         return recorded
     if plan.step in view.steps:
-        raise LogGap(
-            f"step {plan.step} is completed in the log but its rollouts are not all there; restore the log "
-            "from the archive"
-        )
+        raise LogGap(f"step {plan.step} is completed, its rollouts are not all in the log: restore it from the archive")
     if setup.config.rollouts == "workers":
         return collect(setup, view, plan)
-    trajectories = play_batch(
-        plan,
-        view.tasks,
-        setup.config.group_size,
-        setup.sampler,
-        setup.sampling,
-        setup.new_episode,
-        lambda finished, total: setup.on_progress("rollouts", finished, total),
-        setup.by(plan.step - 1),
-    )
-    setup.log.append([body for body in trajectories if body.trajectory_id not in view.trajectories])
-    view.hear(trajectories)
+    how = (setup.sampler, setup.sampling, setup.new_episode, partial(setup.on_progress, "rollouts"))
+    trajectories = play_batch(plan, view.tasks, setup.config.group_size, *how, setup.by(plan.step - 1))
+    setup.say(view, [body for body in trajectories if body.trajectory_id not in view.trajectories])
     groups = groups_of(plan, [view.trajectories[body.trajectory_id] for body in trajectories])
-    setup.log.append([group for group in groups if (plan.step, group.task_id) not in view.groups])
-    view.hear(groups)
+    setup.say(view, [group for group in groups if (plan.step, group.task_id) not in view.groups])
     return [view.groups[plan.step, group.task_id] for group in groups]
-
-
-def _learn(
-    setup: TrainerSetup, view: RunView, plan: BatchPlanned, groups: list[RolloutGroupCompleted]
-) -> tuple[UpdateBatch, dict[str, float]]:
-    """Update the weights from recorded events."""
-    config = setup.config
-    batch = update_batch_from_events(
-        plan.step,
-        groups,
-        view.trajectories,
-        view.reward_of(plan.epoch, config.reward),
-        normalise_std=config.normalise_std,
-        leave_one_out=config.leave_one_out,
-    )
-    metrics = {**batch_metrics(groups, view.trajectories), **setup.engine.update(batch)}
-    metrics |= health(setup, view, plan, groups, metrics)
-    return batch, metrics
 
 
 def _complete(
@@ -178,8 +181,7 @@ def _open_next_stage(setup: TrainerSetup, view: RunView, done: StepCompleted) ->
     """Say what begins behind the last step of a stage; False if nothing does."""
     stage = setup.next_stage(done, view)
     if stage is not None and not view.knows_stage(stage.stage):
-        setup.log.append([stage])
-        view.hear([stage])
+        setup.say(view, [stage])
     return stage is not None
 
 
@@ -194,5 +196,4 @@ def _finish(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
         reason=f"all {view.num_epochs} epochs trained",
         weights_digest=done.weights_digest,
     )
-    setup.log.append([end])
-    view.hear([end])
+    setup.say(view, [end])

@@ -8,8 +8,7 @@ cursor is compared with what was heard, so that weights are never put on top of 
 
 from __future__ import annotations
 
-from analysis.summary import HELDOUT
-from schemas import decode, encode
+from schemas import HELDOUT, decode, encode
 from schemas.events import StepCompleted
 from streams.log.port import LogGap
 from trainer.setup import DigestMismatch, TrainerSetup
@@ -97,5 +96,4 @@ def save_if_best(setup: TrainerSetup, view: RunView, step: int) -> None:
 def announce(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
     """Write the event of a step unless the log holds it."""
     if done.step not in view.steps:
-        setup.log.append([done])
-        view.hear([done])
+        setup.say(view, [done])

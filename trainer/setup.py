@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from schemas import Event
 from schemas.events import StageStarted, StepCompleted
 from streams.log.port import Log
 from streams.log.reader import EventReader
@@ -31,51 +32,33 @@ class NothingCame(TimeoutError):
     """An event the trainer needs did not come in time; the text names it and who writes it."""
 
 
-@dataclass(frozen=True)
-class TrainerSetup:
-    """Everything the loop works with.
+@dataclass(frozen=True, kw_only=True)
+class PlayerSetup:
+    """What whoever plays for a run works with: the trainer, or a rollout worker.
 
     Attributes:
         run_id: The run.
         seed: Master seed of the rollouts.
-        config: Settings.
-        engine: Holds the weights.
-        sampler: Plays with the same weights.
+        config: Settings of the run.
         new_episode: A fresh episode of a task.
-        suites: Held-out tasks to evaluate.
-        tokenizer: Saved with every checkpoint.
-        checkpoints: Folder of the checkpoints.
         log: Where events are written.
-        reader: Where events of this run are heard; follows ``trainer.view.TOPICS`` from the beginning.
+        reader: Where events of this run are heard, from the beginning.
         patience_s: How long to wait for an event before giving up, seconds.
-        next_stage: The curriculum stage that begins behind the last step of a stage, if one does.
-        should_stop: Asked between steps; True ends the loop early.
-        on_progress: Told (phase, finished rollouts, all rollouts).
-        syncs: Where weights are brought to before anything is sampled from them.
+        should_stop: Asked between units of work; True ends them early.
         format_hash: Hash of template, tokenizer and tool schemas; rollouts of another format are left out.
         stop_ids: Token ids that end a message; recorded with every rollout.
-        clock: Seconds, for deadlines.
     """
 
     run_id: str
     seed: int
     config: TrainerConfig
-    engine: Engine
-    sampler: Sampler
     new_episode: NewEpisode
-    suites: tuple[Suite, ...]
-    tokenizer: PreTrainedTokenizerBase | None
-    checkpoints: Path
     log: Log
     reader: EventReader
     patience_s: float
-    next_stage: Callable[[StepCompleted, RunView], StageStarted | None] = lambda done, view: None
     should_stop: Callable[[], bool] = lambda: False
-    on_progress: Callable[[str, int, int], None] = lambda phase, finished, total: None
-    syncs: tuple[WeightSync, ...] = ()
     format_hash: str = ""
     stop_ids: frozenset[int] = frozenset()
-    clock: Callable[[], float] = time.monotonic
 
     @property
     def sampling(self) -> SamplingParams:
@@ -92,6 +75,39 @@ class TrainerSetup:
             self.config.max_staleness, self.config.stale_policy, self.format_hash, self.sampling.as_json(self.stop_ids)
         )
 
-    def by(self, policy_version: int, attempt: int = 0) -> PlayedBy:
-        """What is recorded of rollouts that the trainer itself plays or closes."""
-        return PlayedBy(policy_version, attempt, "", self.format_hash, self.sampling.as_json(self.stop_ids))
+    def by(self, policy_version: int, attempt: int = 0, worker: str = "") -> PlayedBy:
+        """What is recorded of rollouts that are played or closed here."""
+        return PlayedBy(policy_version, attempt, worker, self.format_hash, self.sampling.as_json(self.stop_ids))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerSetup(PlayerSetup):
+    """Everything the loop works with; its reader follows ``trainer.view.TOPICS``, or ``LIVE_TOPICS`` where workers play.
+
+    Attributes:
+        engine: Holds the weights.
+        sampler: Plays with the same weights.
+        suites: Held-out tasks to evaluate.
+        tokenizer: Saved with every checkpoint.
+        checkpoints: Folder of the checkpoints.
+        next_stage: The curriculum stage that begins behind the last step of a stage, if one does.
+        on_progress: Told (phase, finished rollouts, all rollouts).
+        syncs: Where weights are brought to before anything is sampled from them.
+        clock: Seconds, for deadlines.
+    """
+
+    engine: Engine
+    sampler: Sampler
+    suites: tuple[Suite, ...]
+    tokenizer: PreTrainedTokenizerBase | None
+    checkpoints: Path
+    next_stage: Callable[[StepCompleted, RunView], StageStarted | None] = lambda done, view: None
+    on_progress: Callable[[str, int, int], None] = lambda phase, finished, total: None
+    syncs: tuple[WeightSync, ...] = ()
+    clock: Callable[[], float] = time.monotonic
+
+    def say(self, view: RunView, events: Sequence[Event]) -> None:
+        """Write events and hear them."""
+        if events:
+            self.log.append(events)
+            view.hear(events)

@@ -26,8 +26,8 @@ from streams.log.reader import EventReader
 from tests.chaos.harness import only_run
 from tests.commands.test_run import rods, run
 from trainer.curriculum import configured_name
-from trainer.reopen import initial_engine
-from trainer.repeat import learn_again
+from trainer.replay.learning import learn_again
+from trainer.replay.opening import initial_engine
 from trainer.rollouts.groups import rewards_of
 from trainer.update.advantage import has_no_signal
 from trainer.view import RunView

@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from analysis.series import epoch_rows
-from analysis.summary import HELDOUT, RunFacts
+from analysis.summary import RunFacts
 from commands.charts import Series, line_chart, stacked_bars, strip_chart, ticks
 from commands.config import load_config
 from commands.folder import RunFolder
 from commands.report import report_html, write
-from schemas import TOPICS, make
+from schemas import HELDOUT, TOPICS, make
 from schemas.events import EvaluationCompleted, SynthesisFailure, VariantRejected
 from streams.archive.segments import ArchiveLog
 from streams.log.port import partition_counts

@@ -21,8 +21,9 @@ from schemas.events import (
 from tests.trainer.test_loop import RUN
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model
 from tests.trainer.workers import events_of, new_log, reader_of, trainer_of, worker_config, worker_of
-from trainer.loop import train
-from trainer.rollouts.collect import CLOSING, Signs, collect, left_in, overdue, sync_weights
+from trainer.learning import left_in
+from trainer.loop import sync_weights, train
+from trainer.rollouts.collect import CLOSING, Signs, collect, overdue
 from trainer.rollouts.groups import PlayedBy, group_of, requests_for, trajectory_of
 from trainer.rollouts.hf_sampler import HFSampler
 from trainer.setup import NothingCame

@@ -36,7 +36,8 @@ def test_how_many_are_played_at_once_changes_nothing():
 def test_progress_is_told_up_to_the_end():
     told = []
     played(4, Actionless, on_progress=lambda done, total: told.append((done, total)))
-    assert told == [(4, 15), (8, 15), (12, 15), (15, 15)]
+    assert told == sorted(set(told)) and {(4, 15), (8, 15), (12, 15), (15, 15)} <= set(told)
+    assert told[-1] == (15, 15)
 
 
 def test_a_task_that_cannot_start_counts_as_wrong_and_is_named():

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from analysis.conservation import Ledger
-from analysis.summary import HELDOUT
-from schemas import make
+from schemas import HELDOUT, make
 from schemas.events import RolloutsDropped, RunOutcome, RunStarted, StageStarted, StepCompleted, TrajectoryRecorded
 from streams.log.port import LogGap
 from tests.trainer.test_loop import (
@@ -22,7 +21,7 @@ from tests.trainer.test_loop import (
     setup_of,
 )
 from tests.trainer.toys import ToyTemplate, toy_model
-from trainer import held_out
+from trainer import loop
 from trainer.evaluation import Suite
 from trainer.loop import train
 from trainer.resume import refuse_lost_log
@@ -77,9 +76,9 @@ REWARDS = {0: 0.9, 1: 0.2, 2: 0.6, 3: 0.3, 4: 0.4}
 @pytest.fixture
 def measured(monkeypatch):
     """Held-out rewards are those of the table."""
-    real = held_out.evaluate
+    real = loop.evaluate
     monkeypatch.setattr(
-        held_out,
+        loop,
         "evaluate",
         lambda run_id, suite, step, *rest: replace(real(run_id, suite, step, *rest), mean_reward=REWARDS[step]),
     )

@@ -84,6 +84,7 @@ class ToyEpisode:
         self.finish_reason = FinishReason.FINISHED
         self.messages = ()
         self.turn_verdicts = (0,) * len(task.turns)
+        self.turn_actions = ()
         self.detail = ""
 
     def step(self, text: str) -> Message:

@@ -1,4 +1,4 @@
-"""The trainer's side of rollouts that others play: weights go out, groups come in, and what may be learned is sorted.
+"""The trainer's side of rollouts that others play: their groups come in, and those that do not come are ended.
 
 This is the one place that decides a deadline of a group. A claimed group from which nothing was heard for too long is opened to
 other workers; after the last attempt, or if nobody takes it, the trainer closes it with the rollouts that are in the log, the
@@ -8,14 +8,12 @@ missing ones recorded as invalid. The first group in the log ends its task in it
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from schemas import Event, make
-from schemas.events import BatchPlanned, RolloutGroupCompleted, TrajectoryRecorded, WeightsSynced
+from schemas import Event
+from schemas.events import BatchPlanned, RolloutGroupCompleted, TrajectoryRecorded
 from trainer.rollouts.dispatch import GroupKey, reopening
 from trainer.rollouts.groups import group_of, unplayed
-from trainer.rollouts.staleness import is_alarming, sorted_out
 from trainer.setup import NothingCame, TrainerSetup
 from trainer.view import RunView
 
@@ -150,78 +148,3 @@ def fullest_attempt(bodies: list[TrajectoryRecorded]) -> dict[int, TrajectoryRec
     for body in bodies:
         by_attempt.setdefault(body.attempt, {})[body.rollout_index] = body
     return max(by_attempt.items(), key=lambda item: (len(item[1]), item[0]), default=(0, {}))[1]
-
-
-def sync_weights(setup: TrainerSetup, view: RunView, step: int) -> None:
-    """Bring the weights that step left to every place they are sampled from, also after a restart."""
-    if not setup.syncs:
-        return
-    digest = view.steps[step].weights_digest if step in view.steps else setup.engine.digest()
-    for sync in setup.syncs:
-        synced = sync.sync(setup.engine.model, step, digest)
-        event = make(
-            WeightsSynced,
-            setup.run_id,
-            policy_version=step,
-            target=synced.target,
-            transport=synced.transport,
-            weights_digest=digest,
-            probe_gap=synced.probe_gap,
-            caused_by=view.steps[step].event_id if step in view.steps else "",
-        )
-        setup.log.append([event])
-        view.hear([event])
-
-
-def left_in(
-    setup: TrainerSetup, view: RunView, plan: BatchPlanned, groups: list[RolloutGroupCompleted]
-) -> list[RolloutGroupCompleted]:
-    """The groups that enter the update; each of the others is said to be dropped, and the step goes on without it.
-
-    A step that is in the log took what it says it took, whatever would be decided today.
-    """
-    recorded = view.steps.get(plan.step)
-    if recorded is not None:
-        return [group for group in groups if group.group_id in recorded.group_ids]
-    bound = setup.bound
-    if view.is_taken_over(plan.step):
-        bound = replace(bound, format_hash="", sampling_json="")
-    kept, dropped = sorted_out(groups, view.trajectories, bound)
-    news = [event for event in dropped if event.group_id not in view.dropped]
-    if news:
-        setup.log.append(news)
-        view.hear(news)
-    return kept
-
-
-def health(
-    setup: TrainerSetup,
-    view: RunView,
-    plan: BatchPlanned,
-    groups: list[RolloutGroupCompleted],
-    metrics: Mapping[str, float],
-) -> dict[str, float]:
-    """What to watch of a step's rollouts, by name; a gap between sampler and trainer above the threshold is also logged.
-
-    Args:
-        setup: the trainer.
-        view: what was heard.
-        plan: the batch.
-        groups: those of its groups that entered the update.
-        metrics: of the update.
-    """
-    gap, threshold = metrics.get("logprob_gap_mean", 0.0), setup.config.logprob_gap_alarm
-    is_alarm = is_alarming(gap, threshold)
-    if is_alarm:
-        logger.warning(
-            "step %d: sampler and trainer are %.3g nats apart on average, %.3g are allowed; other weights, another "
-            "precision or another temperature?",
-            plan.step,
-            gap,
-            threshold,
-        )
-    return {
-        "logprob_gap_alarm": float(is_alarm),
-        "num_left_out_groups": float(len(plan.task_ids) - len(groups)),
-        "num_late_groups": float(view.num_late_groups),
-    }

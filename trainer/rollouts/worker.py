@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from schemas import make
 from schemas.events import GroupClaimed, TrajectoryRecorded, WeightsSynced
-from streams.log.port import Log, LogUnavailable
-from streams.log.reader import EventReader
-from trainer.config import TrainerConfig
+from streams.log.port import LogUnavailable
 from trainer.rollouts.dispatch import Opening, reopening, upcoming
-from trainer.rollouts.episodes import NewEpisode
-from trainer.rollouts.groups import PlayedBy, group_of, requests_for, trajectory_of, unplayed
-from trainer.rollouts.sampler import Rollout, Sampler, SamplingParams
-from trainer.rollouts.staleness import Bound
-from trainer.setup import NothingCame
+from trainer.rollouts.groups import group_of, requests_for, trajectory_of, unplayed
+from trainer.rollouts.sampler import Rollout, Sampler
+from trainer.setup import NothingCame, PlayerSetup
 from trainer.view import RunView
 
 POLL_S = 0.5
@@ -49,50 +45,19 @@ class HeldWeights(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class WorkerSetup:
-    """Everything a worker works with.
+@dataclass(frozen=True, kw_only=True)
+class WorkerSetup(PlayerSetup):
+    """Everything a worker works with; its reader follows ``trainer.view.WORKER_TOPICS``.
 
     Attributes:
-        run_id: The run.
         name: Name of this worker; no other worker of the run may have it.
-        config: The run's settings.
-        seed: Master seed of the rollouts.
         weights: What it samples with.
-        new_episode: A fresh episode of a task.
-        log: Where events are written.
-        reader: Where events of this run are heard; follows ``trainer.view.WORKER_TOPICS`` from the beginning.
-        format_hash: Hash of template, tokenizer and tool schemas.
-        stop_ids: Token ids that end a message.
-        should_stop: Asked between batches of groups; True ends the work.
         patience_s: How long to wait for its own claims to come back, seconds.
     """
 
-    run_id: str
     name: str
-    config: TrainerConfig
-    seed: int
     weights: HeldWeights
-    new_episode: NewEpisode
-    log: Log
-    reader: EventReader
-    format_hash: str = ""
-    stop_ids: frozenset[int] = frozenset()
-    should_stop: Callable[[], bool] = lambda: False
     patience_s: float = 60.0
-
-    @property
-    def sampling(self) -> SamplingParams:
-        """How rollouts are sampled: as the run says."""
-        config = self.config
-        return SamplingParams(
-            self.seed, config.max_message_tokens, config.max_episode_tokens, config.temperature, config.top_p
-        )
-
-    @property
-    def bound(self) -> Bound:
-        """How old rollouts may be."""
-        return Bound(self.config.max_staleness, self.config.stale_policy, self.format_hash)
 
 
 class RolloutWorker:
@@ -194,10 +159,6 @@ class RolloutWorker:
         claim = self._view.dispatch.claim_of(opening.key)
         return self._is_open(opening) and claim is not None and claim.worker == self._setup.name
 
-    def _by(self, opening: Opening, version: int) -> PlayedBy:
-        setup = self._setup
-        return PlayedBy(version, opening.attempt, setup.name, setup.format_hash, setup.sampling.as_json(setup.stop_ids))
-
     def _play(self, openings: Sequence[Opening], version: int) -> None:
         """Play all rollouts of some groups together; write each as it ends, and a group with its last rollout."""
         setup, tasks = self._setup, self._view.tasks
@@ -215,11 +176,19 @@ class RolloutWorker:
             new, unplayable = requests_for(opening.plan, [task_id], tasks, group_size, setup.new_episode)
             requests += new
             for index in range(group_size) if unplayable else ():
-                record(unplayed(opening.plan, tasks[task_id], index, unplayable[task_id], self._by(opening, version)))
+                record(
+                    unplayed(
+                        opening.plan,
+                        tasks[task_id],
+                        index,
+                        unplayable[task_id],
+                        setup.by(version, opening.attempt, setup.name),
+                    )
+                )
 
         def on_rollout(rollout: Rollout) -> None:
             opening = of[rollout.task_id]
-            record(trajectory_of(opening.plan, rollout, self._by(opening, version)))
+            record(trajectory_of(opening.plan, rollout, setup.by(version, opening.attempt, setup.name)))
 
         try:
             setup.weights.sampler.rollout(requests, setup.sampling, None, on_rollout)

@@ -1,22 +1,16 @@
-"""Learns a recorded run again, and plays its recorded messages again: the trainer's part of a replay.
-
-Learning again needs the initial weights and the log, no sampler and no simulator. Playing again needs the simulators and
-the recorded texts, no model.
-"""
+"""Learns a recorded run again: from the initial weights and the log, without sampler or simulator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from analysis.replay import Divergence, forgery
-from environments.episode import Episode
-from schemas.events import FinishReason, RolloutGroupCompleted, Task, TrajectoryRecorded
+from analysis.replay import Divergence
+from schemas.events import RolloutGroupCompleted, TrajectoryRecorded
 from streams.archive.scan import Scanned
 from streams.log.port import LogGap
 from trainer.config import TrainerConfig
-from trainer.rollouts.episodes import NewEpisode, UnplayableTask
-from trainer.rollouts.groups import batch_metrics, group_status, update_batch_from_events
+from trainer.rollouts.groups import batch_metrics, update_batch_from_events
 from trainer.update.engine import Engine, UpdateBatch
 from trainer.view import RunView
 
@@ -157,108 +151,3 @@ def step_divergence(learned: LearnedStep, view: RunView) -> Divergence | None:
 
 def _rollouts_of(learned: LearnedStep, view: RunView) -> str:
     return f"groups {', '.join(view.steps[learned.step].group_ids)}"
-
-
-def played_again(body: TrajectoryRecorded, task: Task, new_episode: NewEpisode) -> Episode:
-    """An episode that heard the recorded messages of a trajectory."""
-    episode = new_episode(task)
-    for message in body.messages:
-        if episode.done:
-            break
-        episode.step(message.text)
-    if not episode.done:
-        episode.cut(body.finish_reason)
-    return episode
-
-
-def reward_divergence(body: TrajectoryRecorded, task: Task, new_episode: NewEpisode) -> Divergence | None:
-    """The first difference between a recorded rollout and the same messages in a fresh simulator."""
-    where = f"trajectory {body.trajectory_id} ({body.task_id}, step {body.step}, rollout {body.rollout_index})"
-    if body.finish_reason is FinishReason.ERROR or body.reward is None:
-        return None
-    try:
-        episode = played_again(body, task, new_episode)
-    except UnplayableTask as error:
-        return Divergence(where, "task", "playable", str(error), task.task_id)
-    for number, (old, new) in enumerate(zip(body.messages, episode.messages, strict=False)):
-        for name in ("turn", "outcome", "calls", "results", "code"):
-            if getattr(old, name) != getattr(new, name):
-                return Divergence(
-                    where, f"message {number}, {name}", repr(getattr(old, name)), repr(getattr(new, name)), old.text
-                )
-    sides = (
-        ("number of messages", len(body.messages), len(episode.messages)),
-        ("turn verdicts", body.turn_verdicts, episode.turn_verdicts),
-        ("reward", body.reward, episode.reward),
-        ("format reward", body.format_reward, episode.format_reward),
-        ("finish reason", body.finish_reason.value, episode.finish_reason.value),
-    )
-    for what, recorded, repeated in sides:
-        if recorded != repeated:
-            return Divergence(where, what, repr(recorded), repr(repeated), body.group_id)
-    return None
-
-
-def group_divergence(group: RolloutGroupCompleted, bodies: Mapping[str, TrajectoryRecorded]) -> Divergence | None:
-    """What a group says of its rollouts and its trajectories do not hold."""
-    where = f"group {group.group_id} ({group.task_id}, step {group.step})"
-    members = [bodies[body] for body in group.trajectory_ids]
-    by_rollout = (
-        ("reward", group.rewards, [m.reward for m in members]),
-        ("format reward", group.format_rewards, [m.format_reward for m in members]),
-        ("turn verdicts", group.turn_verdicts, [m.turn_verdicts for m in members]),
-        ("codes", group.codes, [tuple(message.code for message in m.messages) for m in members]),
-    )
-    for what, recorded, repeated in by_rollout:
-        if len(recorded) != len(repeated):
-            return Divergence(where, f"number of {what}s", str(len(recorded)), str(len(repeated)))
-        for index, (ours, theirs) in enumerate(zip(recorded, repeated, strict=True)):
-            if ours != theirs:
-                return Divergence(
-                    where,
-                    f"{what} of rollout {index}",
-                    repr(ours),
-                    repr(theirs),
-                    f"trajectory {group.trajectory_ids[index]}",
-                )
-    num_valid = sum(member.reward is not None for member in members)
-    whole = (
-        ("num_rollouts", group.num_rollouts, len(members)),
-        ("num_valid", group.num_valid, num_valid),
-        ("status", group.status.value, group_status(num_valid, len(members)).value),
-        (
-            "policy_version",
-            group.policy_version,
-            min((m.policy_version for m in members), default=group.policy_version),
-        ),
-    )
-    return next(
-        (Divergence(where, what, str(ours), str(theirs)) for what, ours, theirs in whole if ours != theirs), None
-    )
-
-
-def rewards_again(
-    view: RunView, bodies: Bodies, new_episode: NewEpisode, on_group: Callable[[], None] = lambda: None
-) -> Divergence | None:
-    """Play every recorded rollout again; the first difference, or ``None``.
-
-    Raises:
-        LogGap: a body or a task is missing.
-    """
-    for step, task_id in sorted(view.groups):
-        group = view.groups[step, task_id]
-        if task_id not in view.tasks:
-            raise LogGap(f"the task {task_id} of step {step} is not in the log")
-        held = bodies.take([group])
-        difference = group_divergence(group, held)
-        for number in group.trajectory_ids:
-            body = held[number]
-            difference = (
-                difference
-                or forgery(body, f"trajectory {number}")
-                or reward_divergence(body, view.tasks[task_id], new_episode)
-            )
-        if difference is not None:
-            return difference
-        on_group()
-    return None

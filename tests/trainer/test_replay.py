@@ -16,8 +16,9 @@ from tests.trainer.test_loop import CONFIG, RUN, events_of, new_log, reader_of, 
 from tests.trainer.toys import ToyEpisode, toy_model
 from trainer.config import TrainerConfig
 from trainer.loop import train
-from trainer.reopen import NoWeights, initial_engine, initial_policy, largest_difference
-from trainer.repeat import Bodies, group_divergence, learn_again, rewards_again, step_divergence, weights_divergence
+from trainer.replay.learning import Bodies, learn_again, step_divergence, weights_divergence
+from trainer.replay.opening import NoWeights, initial_engine, initial_policy, largest_difference
+from trainer.replay.playing import group_divergence, rewards_again
 from trainer.update.torch_engine import TorchEngine
 from trainer.view import TOPICS, RunView
 from trainer.weights.digest import weights_digest

@@ -16,7 +16,7 @@ from schemas.events import StepCompleted
 from streams.log.port import LogGap
 from trainer.config import TrainerConfig
 from trainer.policy.loading import Policy, load_policy
-from trainer.repeat import learn_again
+from trainer.replay.learning import learn_again
 from trainer.update.engine import Engine
 from trainer.update.engines import engine_of
 from trainer.view import RunView
