@@ -138,7 +138,8 @@ class PolicySection(Section):
     )
     template_options: dict[str, bool | int | float | str] = Field(
         default_factory=dict,
-        description="Values for the chat template, such as enable_thinking; empty takes what the checkpoint says.",
+        description="Values for the chat template, such as enable_thinking, and date (what a template is told that asks for "
+        "today); empty takes what the checkpoint says.",
     )
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from environments.episode import Incoming
 from tests.trainer.test_template import chat_tokenizer
 from trainer.policy.loading import (
     PolicyConfig,
@@ -54,7 +55,7 @@ def test_building_a_policy_leaves_the_global_random_state_alone() -> None:
 @pytest.mark.parametrize("text", ["", "Grüße – 漢字 \x00\n\t", "a  b   c", "<u> </c>", "3.14 and -2,500"])
 def test_any_text_survives_the_tokenizer(text: str) -> None:
     template = CompactTemplate(train_tokenizer(TEXTS, 320))
-    assert template.message_text(template._encode(text)) == text
+    assert template.message_text(template.incoming_ids([Incoming("user", text)])) == f"<u>{text}"
 
 
 def test_a_name_is_the_same_tokens_in_a_sentence_and_in_a_call() -> None:

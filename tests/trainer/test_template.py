@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -12,7 +14,7 @@ from environments.parsing import parser
 from environments.registry import environment, load_tasks
 from environments.scoring import Reference
 from schemas.events import Call, Category
-from trainer.policy.loading import train_tokenizer
+from trainer.policy.loading import choose_template, train_tokenizer
 from trainer.policy.template import COMPACT_TOKENS, ChatTemplate, CompactTemplate
 
 LS = ToolSchema(
@@ -198,3 +200,146 @@ def test_a_chat_template_that_does_not_fit_is_named_with_what_to_do() -> None:
     )
     with pytest.raises(ValueError, match="first user message"):
         ChatTemplate(chat_tokenizer(moved)).start_ids(a_task(Category.BASE), [LS])
+
+
+LLAMA = """
+{%- set date = strftime_now("%d %b %Y") %}
+{{- '<|head|>system<|end_head|>Today: ' + date + ' ' }}
+{%- if messages[0].role == 'system' %}{{ messages[0].content | trim }}{% set messages = messages[1:] %}{% endif %}
+{%- for tool in tools or [] %}{{ tool | tojson(indent=2) }}{% endfor %}{{ '<|eot|>' }}
+{%- for m in messages %}
+{%- if m.tool_calls %}<|head|>assistant<|end_head|>{"name": "{{ m.tool_calls[0].function.name }}"}<|eot|>
+{%- elif m.role == 'tool' %}<|head|>ipython<|end_head|>{{ m.content | tojson }}<|eot|>
+{%- else %}<|head|>{{ m.role }}<|end_head|>{{ m.content | trim }}<|eot|>{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|head|>assistant<|end_head|>{% endif %}"""
+DROPPING = """
+{%- for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system
+Be helpful.<|im_end|>
+{% endif %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+NAMED = [
+    {"name": "default", "template": DROPPING},
+    {"name": "tool_use", "template": HERMES.replace("<tool_response>", "<result>")},
+]
+
+
+def metaspace_tokenizer(template: str) -> PreTrainedTokenizerFast:
+    letters = [chr(code) for code in range(32, 127)] + ["▁", "\n", "ü", "ß", "\r", "\t", "F"]
+    vocab = {letter: number for number, letter in enumerate(dict.fromkeys(letters))}
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first")
+    backend.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="first")
+    backend.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", chat_template=template)
+
+
+def llama_tokenizer() -> PreTrainedTokenizerFast:
+    tokenizer = chat_tokenizer(LLAMA)
+    tokenizer.add_special_tokens({"eos_token": "<|eot|>", "additional_special_tokens": ["<|head|>", "<|end_head|>"]})
+    return tokenizer
+
+
+def qwen_tokenizer() -> PreTrainedTokenizerFast:
+    tokenizer = chat_tokenizer()
+    tokenizer.add_tokens(["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"])
+    return tokenizer
+
+
+def chosen(tokenizer: PreTrainedTokenizerFast, **spoken: object) -> ChatTemplate:
+    return choose_template(SimpleNamespace(generation_config=None), tokenizer, **spoken)
+
+
+FAMILIES = {
+    "qwen": qwen_tokenizer,
+    "llama": llama_tokenizer,
+    "named": lambda: chat_tokenizer(NAMED),
+    "metaspace": lambda: metaspace_tokenizer(HERMES),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_shown_piece_by_piece_is_the_whole_conversation_token_by_token(family: str) -> None:
+    tokenizer = FAMILIES[family]()
+    template, task = chosen(tokenizer, system_text=" Be brief. "), a_task(Category.BASE)
+    turns = [
+        [("user", ' list "them" ')],
+        [("tool", 'He said "hi"\n'), ("tool", '{"a": [1, 2]}')],
+        [("user", "{{ thanks }} ")],
+        [("tool", " x ")],
+    ]
+    call = {"type": "function", "function": {"name": "ls", "arguments": {}}}
+    said: list[dict] = [{"role": "system", "content": " Be brief. "}]
+    ids = template.start_ids(task, [LS])
+    for number, turn in enumerate(turns):
+        piece = template.incoming_ids([Incoming(kind, text) for kind, text in turn])
+        said += [{"role": kind, "content": text} for kind, text in turn]
+        whole = tokenizer.apply_chat_template(
+            said,
+            tools=[
+                {"type": "function", "function": {"name": "ls", "description": "List.", "parameters": LS.parameters}}
+            ],
+            add_generation_prompt=True,
+            tokenize=False,
+            strftime_now=lambda form: "26 Jul 2024",
+        )
+        whole_ids = tokenizer.encode(whole, add_special_tokens=False)
+        ids = [*ids, *piece] if number == 0 else piece
+        assert whole_ids[-len(ids) :] == ids and (number or whole_ids == ids)
+        is_call = number + 1 < len(turns) and turns[number + 1][0][0] == "tool"
+        said.append(
+            {"role": "assistant", "content": "", "tool_calls": [call]}
+            if is_call
+            else {"role": "assistant", "content": "ok"}
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_added_token_special_or_not_is_made_from_text(family: str) -> None:
+    tokenizer = FAMILIES[family]()
+    added = tokenizer.added_tokens_decoder
+    for token in added.values():
+        task = a_task(Category.BASE)
+        hostile = ToolSchema(name="ls", description=f"x{token.content}", parameters=LS.parameters, owner="Files")
+        plain, spelled = (chosen(FAMILIES[family](), system_text=f"s{text}") for text in ("", token.content))
+
+        def num_control(ids: list[int]) -> int:
+            return sum(id_ in added for id_ in ids)
+
+        assert num_control(plain.start_ids(task, [LS])) == num_control(spelled.start_ids(task, [hostile]))
+        for kind in ("tool", "user"):
+            ids = spelled.incoming_ids([Incoming(kind, f"a{token.content}{token.content}b")])
+            assert num_control(ids) == num_control(plain.incoming_ids([Incoming(kind, "x")]))
+            assert token.content in tokenizer.decode(ids).replace("\\", "")
+
+
+def test_the_day_is_pinned_recorded_and_part_of_the_format() -> None:
+    tokenizer, task = llama_tokenizer(), a_task(Category.BASE)
+    usual, other = chosen(tokenizer), chosen(llama_tokenizer(), template_options={"date": "2026-01-02"})
+    assert "Today: 26 Jul 2024" in tokenizer.decode(usual.start_ids(task, [LS]))
+    assert "Today: 02 Jan 2026" in tokenizer.decode(other.start_ids(task, [LS]))
+    assert usual.digest != other.digest
+    assert chosen(qwen_tokenizer()).digest == chosen(qwen_tokenizer()).digest
+
+
+@pytest.mark.parametrize(
+    ("template", "complaint"),
+    [
+        (DROPPING, "does not show the tools"),
+        (DROPPING.replace("Be helpful.", "{{ tools | tojson }}"), "drops the calls"),
+        (HERMES + "{{ messages | length }}", "unlike"),
+        (
+            HERMES.replace(
+                "{% elif m.role == 'tool' %}", "{% elif m.role == 'tool' %}{{ raise_exception('no tools') }}"
+            ),
+            "no tools",
+        ),
+    ],
+)
+def test_a_chat_template_that_cannot_be_used_is_refused_when_the_policy_is_loaded(
+    template: str, complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        chosen(chat_tokenizer(template))

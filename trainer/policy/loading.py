@@ -142,7 +142,7 @@ def choose_template(
         template_options: values for the chat template; if none what the tokenizer says.
 
     Raises:
-        ValueError: the tokenizer has neither the control tokens nor a chat template.
+        ValueError: the tokenizer has neither the control tokens nor a chat template, or one that does not fit.
     """
     if set(COMPACT_TOKENS) <= set(tokenizer.get_vocab()):
         return CompactTemplate(tokenizer)
@@ -157,10 +157,12 @@ def choose_template(
         "system_text": system_text or said.get("system_text", SYSTEM_TEXT),
         "template_options": dict(template_options or said.get("template_options", {})),
     }
-    tokenizer.init_kwargs[FORMAT_KEY] = spoken
     ends = model.generation_config.eos_token_id if model.generation_config else None
     stops = ends if isinstance(ends, list) else [ends] if ends is not None else []
-    return ChatTemplate(tokenizer, stop_ids=stops, **spoken)
+    template = ChatTemplate(tokenizer, stop_ids=stops, **spoken)
+    template.require_fit()
+    tokenizer.init_kwargs[FORMAT_KEY] = spoken | {"template_options": template.options}
+    return template
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Protocol
 
+from jinja2 import TemplateError
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
@@ -25,6 +28,8 @@ USER, CALL, CALL_END, RESULT, END = "<u>", "<c>", "</c>", "<r>", "<e>"
 UNAVAILABLE, RESTORED = "<w>", "<a>"
 COMPACT_TOKENS = (USER, CALL, CALL_END, RESULT, END, UNAVAILABLE, RESTORED)
 CUT_MARK = "..."
+MARK = "\ufdd0"
+"""Stands inside a text that spells a control token until it is encoded; Unicode keeps it out of all texts."""
 
 
 class Template(Protocol):
@@ -63,11 +68,40 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def _plain_encoder(backend: Tokenizer) -> Tokenizer:
-    """A copy of the tokenizer that reads control tokens in a text as ordinary characters."""
-    plain = Tokenizer.from_str(backend.to_str())
-    plain.encode_special_tokens = True
-    return plain
+class Encoder:
+    """A tokenizer that makes control tokens from none of the texts it is told to take as plain.
+
+    Args:
+        tokenizer: the policy's.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        added = sorted((token.content for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
+        self._added = re.compile("|".join(re.escape(token) for token in added if token) or "(?!)")
+
+    def broken(self, text: str, mark: str) -> str:
+        """The text with a mark inside everything that spells an added token, special or not."""
+        while (found := self._added.search(text)) is not None:
+            text = text[: found.start() + 1] + mark + text[found.start() + 1 :]
+        return text
+
+    def ids(self, text: str, mark: str, behind: str = "") -> list[int]:
+        """Ids of a text as it stands behind a token; marks are left out, and nothing is merged over one.
+
+        Args:
+            text: with its control tokens spelled out.
+            mark: see :meth:`broken`.
+            behind: an added token; empty at the start of a sequence.
+        """
+        num_behind = 1 if behind else 0
+        return [
+            id_
+            for part in text.split(mark)
+            for id_ in self._backend.encode(behind + part, add_special_tokens=False).ids[num_behind:]
+        ]
 
 
 def cut(text: str, limit_chars: int) -> str:
@@ -91,17 +125,14 @@ class CompactTemplate:
         if absent:
             raise ValueError(f"the tokenizer has no {' '.join(absent)}: train it with trainer.policy.train_tokenizer")
         self._tokenizer = tokenizer
-        self._plain = _plain_encoder(tokenizer.backend_tokenizer)
+        self._encoder = Encoder(tokenizer)
         self._ids = ids
         self._limit_chars = result_limit_chars
         self.stop_ids = frozenset((ids[CALL_END], ids[END]))
         self.digest = _digest({"name": self.name, "version": 1, "tokens": COMPACT_TOKENS, "limit": result_limit_chars})
 
-    def _encode(self, text: str) -> list[int]:
-        return self._plain.encode(text, add_special_tokens=False).ids
-
     def _marked(self, token: str, text: str) -> list[int]:
-        return [self._ids[token], *self._encode(text)]
+        return [self._ids[token], *self._encoder.ids(self._encoder.broken(text, MARK), MARK)]
 
     def start_ids(self, task: Task, offered: Sequence[ToolSchema]) -> list[int]:
         """``<w>`` and the names of the task's functions that are not offered; empty when all are."""
@@ -137,7 +168,30 @@ SYSTEM_TEXT = (
     "You solve the user's requests with the offered functions. Call functions as long as they are needed; "
     "when a request is done, or cannot be done with what you have, answer in a short sentence without a call."
 )
-_TEXT, _REPLY = "@@text@@", "@@reply@@"
+_REPLY = "stand_in_reply"
+DATE = "2024-07-26"
+"""The day that a template which asks for the date is told, unless an option says another one."""
+_AWKWARD = ('He said "hi": {"a": [1]}\n', "  blank ends  ", "Füße {{ x }} {% y %}\r\n\t<b>&amp;</b>", "1", "")
+_PROBE_TOOLS = tuple(
+    ToolSchema(name=name, description="Finds a thing.", parameters={"type": "object", "properties": {}}, owner="Probe")
+    for name in ("probe_first", "probe_second")
+)
+
+
+def _behind_a_reply(group: Sequence[tuple[str, str]]) -> tuple[list[dict], list[dict]]:
+    """A user message, a stand-in reply and what follows it by (kind, text); and a tool, so that templates think of tools."""
+    reply: dict[str, object] = {"role": "assistant", "content": _REPLY}
+    if group[0][0] == "tool":
+        call = {"type": "function", "function": {"name": _REPLY, "arguments": {}}}
+        calls = [call | {"id": f"call{number:05d}"} for number, _ in enumerate(group)]
+        reply = {"role": "assistant", "content": "", "tool_calls": calls}
+    messages = [
+        {"role": "tool", "content": text, "tool_call_id": f"call{number:05d}"}
+        if kind == "tool"
+        else {"role": "user", "content": text}
+        for number, (kind, text) in enumerate(group)
+    ]
+    return [{"role": "user", "content": "."}, reply, *messages], [described(_PROBE_TOOLS[0])]
 
 
 def described(schema: ToolSchema) -> dict[str, object]:
@@ -149,9 +203,20 @@ def described(schema: ToolSchema) -> dict[str, object]:
 class ChatTemplate:
     """Any tokenizer whose chat template takes tools (Qwen3 and Hermes style by default).
 
-    The template is only ever asked for the text *between* two assistant messages, rendered around stand-in
-    messages, so templates that rewrite earlier replies (dropping their reasoning, for one) cannot change what
-    was already sampled. Raises ValueError when a template does not render in that order.
+    The template is asked for the text *between* two assistant messages, rendered with the real texts behind a stand-in
+    reply, so templates that rewrite earlier replies (dropping their reasoning, for one) cannot change what was already
+    sampled. What is encoded stands behind the token that ended the reply, as in the whole conversation. Texts are broken
+    apart where they spell an added token of the tokenizer, so that only the template's own ones become control tokens.
+
+    Args:
+        tokenizer: with a chat template.
+        parser: how messages are read.
+        stop_ids: ids that end a message, besides the tokenizer's end of sequence.
+        system_text: the system message.
+        template_options: values for the template. ``date`` (ISO) is what ``strftime_now`` tells, ``2024-07-26`` if not given.
+
+    Raises:
+        ValueError: there is no chat template.
     """
 
     name = "chat"
@@ -167,97 +232,132 @@ class ChatTemplate:
     ) -> None:
         if not tokenizer.chat_template:
             raise ValueError(f"the tokenizer of {tokenizer.name_or_path!r} has no chat template")
-        ids = {*stop_ids, tokenizer.eos_token_id} - {None}
         self._tokenizer = tokenizer
-        self._plain = _plain_encoder(tokenizer.backend_tokenizer)
-        self._special = tuple(sorted(token.content for token in tokenizer.added_tokens_decoder.values()))
+        self._encoder = Encoder(tokenizer)
         self._system_text = system_text
-        self._options = dict(template_options or {})
-        self._rendered: dict[tuple[str, ...], str] = {}
+        self.options = dict(template_options or {})
+        self._tells_date = "strftime_now" in json.dumps(tokenizer.chat_template)
+        if self._tells_date:
+            self.options.setdefault("date", DATE)
         self._restorable: dict[str, ToolSchema] = {}
         self.parser = parser
-        self.stop_ids = frozenset(ids)
-        self._stop_texts = tuple(tokenizer.convert_ids_to_tokens(id_) for id_ in sorted(ids))
+        self.stop_ids = frozenset({*stop_ids, tokenizer.eos_token_id} - {None})
+        self._stop_texts = tuple(tokenizer.convert_ids_to_tokens(id_) for id_ in sorted(self.stop_ids))
         self.digest = _digest(
             {
                 "name": self.name,
-                "version": 1,
+                "version": 2,
                 "template": tokenizer.chat_template,
                 "parser": parser,
                 "system": system_text,
-                "options": self._options,
+                "options": self.options,
                 "stops": self._stop_texts,
             }
         )
 
-    def _render(self, messages: Sequence[dict], tools: Sequence[dict] | None, prompt: bool) -> str:
-        return self._tokenizer.apply_chat_template(
-            list(messages),
-            tools=list(tools) if tools else None,
-            add_generation_prompt=prompt,
-            tokenize=False,
-            **self._options,
-        )
+    def _refusal(self, what: str) -> ValueError:
+        return ValueError(f"the chat template of {self._tokenizer.name_or_path!r} {what}")
 
-    def _after_reply(self, rendered: str) -> str:
-        """What follows the stand-in reply's stop token."""
-        reply = rendered.find(_REPLY)
-        ends = [(at, at + len(stop)) for stop in self._stop_texts if (at := rendered.find(stop, reply)) >= 0]
-        if reply < 0 or not ends:
-            raise ValueError(
-                f"the chat template of {self._tokenizer.name_or_path!r} does not close a reply "
-                f"with one of its stop tokens {self._stop_texts}: pass stop_ids"
+    def _render(self, messages: Sequence[dict], tools: Sequence[dict]) -> str:
+        """The conversation up to the next reply, marks inside the texts that spell control tokens."""
+
+        def broken(value: object) -> object:
+            if isinstance(value, str):
+                return self._encoder.broken(value.replace(MARK, ""), MARK)
+            if isinstance(value, dict):
+                return {broken(key): broken(each) for key, each in value.items()}
+            return [broken(each) for each in value] if isinstance(value, list) else value
+
+        options = dict(self.options)
+        if self._tells_date:
+            options["strftime_now"] = datetime.fromisoformat(str(options.pop("date"))).strftime
+        try:
+            return self._tokenizer.apply_chat_template(
+                broken(list(messages)), tools=broken(list(tools)), add_generation_prompt=True, tokenize=False, **options
             )
-        return rendered[min(ends)[1] :]
+        except TemplateError as error:
+            raise self._refusal(f"cannot render a conversation with tools: {error}") from error
+
+    def _after_reply(self, messages: Sequence[dict], tools: Sequence[dict]) -> tuple[str, str]:
+        """What follows the stand-in reply of a conversation, and the stop token it follows."""
+        rendered = self._render(messages, tools)
+        reply = rendered.find(_REPLY)
+        ends = [(at, stop) for stop in self._stop_texts if (at := rendered.find(stop, reply)) >= 0]
+        if reply < 0:
+            raise self._refusal("drops the calls of a reply: use a model that was trained to call tools")
+        if not ends:
+            raise self._refusal(f"does not close a reply with one of its stop tokens {self._stop_texts}: pass stop_ids")
+        at, stop = min(ends)
+        return rendered[at + len(stop) :], stop
 
     def start_ids(self, task: Task, offered: Sequence[ToolSchema]) -> list[int]:
         """The system message with the schemas of the offered functions."""
         if task.withheld_functions:
             tools = environment(task.environment).tools(task)
             self._restorable |= {name: tools[name] for name in task.withheld_functions}
-        system, user = {"role": "system", "content": self._system_text}, {"role": "user", "content": _TEXT}
-        rendered = self._render([system, user], [described(schema) for schema in offered], True)
-        between = self._between(["user"])
-        if not rendered.endswith(between):
-            raise ValueError(
-                f"the chat template of {self._tokenizer.name_or_path!r} renders a first user message "
-                "unlike a later one; set an option that keeps tools in the system message"
-            )
-        return self._tokenizer.encode(rendered[: len(rendered) - len(between)], add_special_tokens=False)
+        return self._start([described(schema) for schema in offered])
 
-    def _between(self, roles: Sequence[str]) -> str:
-        """Rendered text from a reply's stop token to the next reply, with stand-ins for the texts."""
-        key = tuple(roles)
-        if key not in self._rendered:
-            call = {"type": "function", "function": {"name": _REPLY, "arguments": {}}}
-            spoken = {"content": "", "tool_calls": [call]} if roles[0] == "tool" else {"content": _REPLY}
-            shown = [{"role": role, "content": _TEXT} for role in roles]
-            start = [{"role": "user", "content": "."}, {"role": "assistant", **spoken}]
-            self._rendered[key] = self._after_reply(self._render([*start, *shown], None, True))
-        return self._rendered[key]
+    def _start(self, tools: Sequence[dict]) -> list[int]:
+        user = {"role": "user", "content": "."}
+        rendered = self._render([{"role": "system", "content": self._system_text}, user], tools)
+        between, _ = self._after_reply([user, {"role": "assistant", "content": _REPLY}, user], tools)
+        if not rendered.endswith(between):
+            raise self._refusal(
+                "renders a first user message unlike a later one; set an option that keeps tools in the system message"
+            )
+        return self._encoder.ids(rendered.removesuffix(between), MARK)
 
     def incoming_ids(self, incoming: Sequence[Incoming]) -> list[int]:
         """The messages as the chat template separates them, then its prompt for the next reply."""
-        roles = ["tool" if piece.kind == "tool" else "user" for piece in incoming]
-        parts = self._between(roles).split(_TEXT)
-        if len(parts) != len(incoming) + 1:
-            raise ValueError(f"the chat template of {self._tokenizer.name_or_path!r} lost a message of {roles}")
-        ids: list[int] = []
-        pending = parts[0]
-        for piece, part in zip(incoming, parts[1:], strict=True):
-            text = self._shown(piece)
-            if any(token in text for token in self._special):
-                ids += self._tokenizer.encode(pending, add_special_tokens=False)
-                ids += self._plain.encode(text, add_special_tokens=False).ids
-                pending = part
-            else:
-                pending += text + part
-        return ids + self._tokenizer.encode(pending, add_special_tokens=False)
+        text, stop = self._after_reply(*_behind_a_reply([(piece.kind, self._shown(piece)) for piece in incoming]))
+        return self._encoder.ids(text, MARK, stop)
 
     def _shown(self, piece: Incoming) -> str:
         """The text of a piece; restored functions are described line by line before the note about them."""
         lines = [json.dumps(described(self._restorable[name]), ensure_ascii=False) for name in piece.functions]
         return "\n".join([*lines, piece.text])
+
+    def require_fit(self) -> None:
+        """Compare what is shown piece by piece with the whole of a conversation of awkward texts.
+
+        Raises:
+            ValueError: the template shows no tools, drops calls or results, or a piece is encoded unlike in the whole; the
+                text says which, and what to do.
+        """
+        tools, user = [described(schema) for schema in _PROBE_TOOLS], ("user", _AWKWARD[0])
+        shown = self._render([{"role": "user", "content": "."}], tools)
+        if not all(schema.name in shown for schema in _PROBE_TOOLS):
+            raise self._refusal("does not show the tools it is given: use a model that was trained to call tools")
+        conversation = [{"role": "system", "content": self._system_text}, {"role": "user", "content": user[1]}]
+        start = self._start(tools)
+        self._require_equal("the first user message", start + self._pieces([user]), conversation, tools, len(start))
+        for group in ([("tool", text) for text in _AWKWARD], [user], [("tool", _AWKWARD[1])]):
+            reply, *messages = _behind_a_reply(group)[0][1:]
+            conversation += [reply, *messages]
+            self._require_equal(f"a {group[0][0]} message", self._pieces(group), conversation, tools, 0)
+        for token in self._tokenizer.added_tokens_decoder.values():
+            for kind in ("user", "tool"):
+                plain, spelled = (self._pieces([(kind, f"a{text}b")]) for text in ("x", token.content))
+                if self._num_added(plain) != self._num_added(spelled):
+                    raise self._refusal(f"lets a {kind} message say the control token {token.content!r}")
+
+    def _pieces(self, group: Sequence[tuple[str, str]]) -> list[int]:
+        return self.incoming_ids([Incoming(kind, text) for kind, text in group])
+
+    def _num_added(self, ids: Sequence[int]) -> int:
+        return sum(id_ in self._tokenizer.added_tokens_decoder for id_ in ids)
+
+    def _require_equal(
+        self, what: str, ids: list[int], conversation: Sequence[dict], tools: Sequence[dict], num_start: int
+    ) -> None:
+        whole = self._encoder.ids(self._render(conversation, tools), MARK)
+        place = len(whole) - len(ids)
+        if whole[max(place, 0) :] != ids or (place and (num_start or whole[place - 1] not in self.stop_ids)):
+            raise self._refusal(
+                f"encodes {what} by itself unlike in the whole conversation: "
+                f"{self._tokenizer.decode(ids)!r} against the end of {self._tokenizer.decode(whole)!r}; set "
+                "policy.template_options, or use another model"
+            )
 
     def message_text(self, ids: Sequence[int]) -> str:
         """The message without the stop token that ended it."""
