@@ -31,7 +31,8 @@ def warm_start_config(config: RunConfig, overrides: Sequence[str]) -> WarmStartC
     Raises:
         ConfigError: an override is wrong.
     """
-    tree: dict = {"task_ids": [task.task_id for task in training_tasks(config)], **SHIPPED}
+    seeds = [task.task_id for task in training_tasks(config)]
+    tree: dict = {"environment": config.tasks.environment, "task_ids": seeds, **SHIPPED}
     for override in overrides:
         key, sign, text = override.partition("=")
         if not sign:
@@ -84,7 +85,10 @@ def make(config: RunConfig, out: Path, num_variants: int, overrides: Sequence[st
                 bars[stage.phase] = progress.add_task(stage.phase, total=stage.num_steps)
             progress.update(bars[stage.phase], completed=stage.step, description=f"{stage.phase} loss {stage.loss:.3f}")
 
-        made = warm_start(settings, on_progress, others)
+        try:
+            made = warm_start(settings, on_progress, others)
+        except ValueError as error:
+            raise ConfigError(f"warm start: {error}") from error
     out.mkdir(parents=True, exist_ok=True)
     for file in sorted(made.iterdir()):
         shutil.copy(file, out / file.name)

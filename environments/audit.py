@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from environments.execution import Refusal, admit, run_call
+from environments.execution import Refusal, admit, run_call, started
 from environments.interface import EXECUTION_ERROR_PREFIX, Environment, State, ToolSchema
 from environments.values import leaves, normal, numbers_in, read_result
 from schemas.events import Call, Category, Task
@@ -112,7 +112,7 @@ def audit_task(environment: Environment, task: Task) -> list[Finding]:
     tools = environment.tools(task)
     findings = list(_structure(task, tools))
     seen = Seen.of(task, tools)
-    state = environment.start(task)
+    state = started(environment, task)
     withheld = set(task.withheld_functions)
     for index, turn in enumerate(task.turns):
         withheld.difference_update(turn.restored_functions)

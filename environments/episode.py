@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from environments.actions import TurnAction, TurnTally
-from environments.execution import execute
+from environments.execution import execute, started
 from environments.interface import EXECUTION_ERROR_PREFIX, Environment, ToolSchema
 from environments.parsing.outcome import ParsedMessage, Parser
 from environments.scoring import (
@@ -73,7 +73,7 @@ class Episode:
     ) -> None:
         self._environment, self._task, self._parser, self._reference = environment, task, parser, reference
         self._max_attempts, self._by_value, self._warn = max_attempts, numbers_by_value, warn_after_vain_call
-        self._state = environment.start(task)
+        self._state = started(environment, task)
         self._all_tools = environment.tools(task)
         self._withheld = set(task.withheld_functions)
         self._turn = 0

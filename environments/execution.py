@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from environments.canonical import canonical_json
 from environments.deadline import WATCHDOG
-from environments.interface import CALL_FAILURES, EXECUTION_ERROR_PREFIX, Environment, State, ToolSchema
-from schemas.events import Call
+from environments.interface import EXECUTION_ERROR_PREFIX, Environment, EnvironmentUnavailable, State, ToolSchema
+from schemas.events import Call, Task
 
 MAX_RESULT_CHARS = 1_000_000
 
@@ -47,7 +47,7 @@ def admit(call: Call, offered: Mapping[str, ToolSchema]) -> Call | Refusal:
 
 
 def run_call(environment: Environment, state: State, call: Call) -> str:
-    """Let the environment run a call under the time limit; an endless call or result becomes an error text."""
+    """Let the environment run a call under the time limit; whatever goes wrong in it becomes an error text."""
     late = f"{EXECUTION_ERROR_PREFIX} {call.name} ran longer than {WATCHDOG.limit_s:g} s"
     result = WATCHDOG.run(lambda: _caught(environment, state, call), late)
     if len(result) > MAX_RESULT_CHARS:
@@ -56,10 +56,44 @@ def run_call(environment: Environment, state: State, call: Call) -> str:
 
 
 def _caught(environment: Environment, state: State, call: Call) -> str:
+    return result_of(call.name, lambda: environment.call(state, call))
+
+
+def result_of(name: str, run: Callable[[], str]) -> str:
+    """What a tool returns, or an error text: it may raise anything, and return what is no Unicode text."""
     try:
-        return environment.call(state, call)
-    except CALL_FAILURES as error:
-        return f"{EXECUTION_ERROR_PREFIX} {error}"
+        result = run()
+        if not isinstance(result, str):
+            raise TypeError(f"the result of {name} is no text but {type(result).__name__}")
+        result.encode()
+        return result
+    except UnicodeEncodeError as error:
+        return f"{EXECUTION_ERROR_PREFIX} the result of {name} is no Unicode text: {error.reason}"
+    except Exception as error:  # noqa: BLE001
+        return f"{EXECUTION_ERROR_PREFIX} {_said(error)}"
+
+
+class CannotStart(RuntimeError):
+    """A task that its environment cannot start."""
+
+
+def started(environment: Environment, task: Task) -> State:
+    """A fresh state of a task.
+
+    Raises:
+        CannotStart: the environment raised, whatever it was.
+        EnvironmentUnavailable: the environment is not installed.
+    """
+    try:
+        return environment.start(task)
+    except EnvironmentUnavailable:
+        raise
+    except Exception as error:
+        raise CannotStart(f"{type(error).__name__}: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return (str(error) or type(error).__name__).encode(errors="replace").decode()
 
 
 def checked_call(call: Call, tool: ToolSchema) -> Call | Refusal:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 
 from environments.interface import Environment, EnvironmentUnavailable, TaskSource
 from schemas.events import Task
@@ -45,8 +47,10 @@ def load_tasks(split: str, environment_name: str = "bfcl-v3") -> tuple[Task, ...
 
 
 def load_attribute(target: str, what: str) -> object:
-    """The object behind ``module:attribute``; ``what`` names it in the error."""
+    """The object behind ``module:attribute``, also of a module in the working directory; ``what`` names it in the error."""
     module_name, _, attribute = target.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:

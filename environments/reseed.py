@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from environments.execution import make_call, run_call
+from environments.execution import make_call, run_call, started
 from environments.interface import Environment
 from environments.values import leaves, read_result
 from schemas.events import Call, Task, Turn
@@ -73,7 +73,7 @@ def _try(environment: Environment, task: Task, id_seed: int) -> Task | NotReseed
 def _learn(environment: Environment, old: Task, new: Task) -> Renamed | NotReseedable:
     """Which value of the old run is which value of the new run."""
     renamed: Renamed = {}
-    old_state, new_state = environment.start(old), environment.start(new)
+    old_state, new_state = started(environment, old), started(environment, new)
     for turn in old.turns:
         for call in turn.ground_truth:
             before = read_result(run_call(environment, old_state, call))
@@ -140,7 +140,7 @@ def _rename_text(text: str, renamed: Renamed) -> str:
 
 def _verified(environment: Environment, old: Task, new: Task, renamed: Renamed) -> Task | NotReseedable:
     """The new task, if every call in it gives the old answer with the ids exchanged."""
-    old_state, new_state = environment.start(old), environment.start(new)
+    old_state, new_state = started(environment, old), started(environment, new)
     for old_turn, new_turn in zip(old.turns, new.turns, strict=True):
         for old_call, new_call in zip(old_turn.ground_truth, new_turn.ground_truth, strict=True):
             before = read_result(run_call(environment, old_state, old_call))

@@ -169,7 +169,8 @@ def _booking(draft: Task, opening: Call, note: str, minutes: int) -> tuple[Call,
 
 
 def _draft(category: Category, index: int, turns: tuple[Turn, ...]) -> Task:
-    shelf = {part: {"quantity": 10 + position, "price": 4.5} for position, (_, _, part, *_) in enumerate(SEEDS)}
+    parts = [part for _, _, part, *_ in SEEDS]
+    shelf = {part: {"quantity": 10 + position + index, "price": 4.5} for position, part in enumerate(parts)}
     return Task(
         task_id=f"workshop_{category.value}_{index}",
         environment=NAME,

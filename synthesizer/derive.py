@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from environments.execution import started
 from environments.interface import Environment
 from schemas.events import Call, SynthesisFailure, Task
 from synthesizer.execution import Step, Trace, executed, failure_kind
@@ -106,7 +107,7 @@ def rerun(
     """
     change = change or Unchanged()
     tools = environment.tools(new)
-    state = environment.start(new)
+    state = started(environment, new)
     sources: list[_Source] = []
     steps: list[Step] = []
     for step in old_trace.steps:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from environments.execution import run_call, started
 from environments.interface import EXECUTION_ERROR_PREFIX, Environment
 from schemas.events import Call, Task
 from synthesizer.values import parsed
@@ -45,7 +46,7 @@ class Trace:
 def run(environment: Environment, task: Task) -> Trace:
     """Execute all reference calls on a fresh state; unknown functions give an error result, as in a rollout."""
     known = environment.tools(task)
-    state = environment.start(task)
+    state = started(environment, task)
     steps = []
     for turn_index, turn in enumerate(task.turns):
         for index, call in enumerate(turn.ground_truth):
@@ -63,7 +64,7 @@ def executed(environment: Environment, state: object, call: Call, known: object)
     """Result of one call on a state; a function that is not in ``known`` is refused like a failing call."""
     if call.name not in known:
         return f"{EXECUTION_ERROR_PREFIX} no function named {call.name}"
-    return environment.call(state, call)
+    return run_call(environment, state, call)
 
 
 def failure_kind(result: str) -> str:

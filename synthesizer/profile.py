@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
+from environments.execution import started
 from environments.interface import Environment
 from schemas.events import Category, SynthesisFailure, Task
 from synthesizer.config import SynthesisConfig
@@ -116,7 +117,7 @@ def _state_edges(environment: Environment, task: Task, steps: tuple[Step, ...]) 
     """Leave out each call in turn and see which later results of the same class change."""
     tools = environment.tools(task)
     owner = {name: schema.owner for name, schema in tools.items()}
-    state = environment.start(task)
+    state = started(environment, task)
     digest, num_writes, edges = environment.digest(state), 0, []
     for i, left_out in enumerate(steps):
         before = environment.snapshot(state)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from environments.deadline import WATCHDOG
-from environments.execution import Refusal, admit
+from environments.execution import Refusal, admit, started
 from environments.interface import EXECUTION_ERROR_PREFIX, Environment, State, ToolSchema
 from environments.scoring.reference import Reference
 from environments.scoring.turns import contains_all, same_state
@@ -93,7 +93,7 @@ def score(
 def _judge(
     environment: Environment, task: Task, reference: Reference, turns: Sequence[Steps], settings: OfficialSettings
 ) -> OfficialVerdict:
-    state = environment.start(task)
+    state = started(environment, task)
     per_turn = callers(environment, task, settings)
     obtained: list[str] = []
     for index, (steps, turn, call_tool) in enumerate(zip(turns, task.turns, per_turn, strict=True)):

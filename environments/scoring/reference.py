@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from environments.execution import run_call
+from environments.execution import run_call, started
 from environments.interface import EXECUTION_ERROR_PREFIX, Environment, QuickCompare
 from schemas.events import Task
 
@@ -38,7 +38,7 @@ class Reference:
 
 @lru_cache(maxsize=2_048)
 def _of(environment: Environment, task: Task) -> Reference:
-    state = environment.start(task)
+    state = started(environment, task)
     quick = isinstance(environment, QuickCompare)
     results, digests, marks, failures = [], [], [], []
     for index, turn in enumerate(task.turns):

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from environments.canonical import canonical_json
+from environments.execution import started
 from environments.interface import CALL_FAILURES
 from synthesizer.llm.answers import Answer, Unusable
 from synthesizer.llm.prompts import as_data
@@ -93,7 +94,7 @@ async def _patch(scene: Scene, failure: Failure) -> None:
 
 def _check_loads(scene: Scene, state: Mapping[str, Any]) -> None:
     try:
-        scene.environment.start(blank_candidate(scene, json.dumps(state)))
+        started(scene.environment, blank_candidate(scene, json.dumps(state)))
     except CALL_FAILURES as error:
         raise PatchRefused(f"the simulators cannot load it: {error}") from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from environments.execution import make_call, run_call
+from environments.execution import make_call, run_call, started
 from environments.interface import CALL_FAILURES
 from schemas.events import Category, SynthesisFailure, Task, Turn
 from synthesizer.execution import Step, Trace, failure_kind
@@ -67,7 +67,7 @@ async def executed_plan(scene: Scene, plan: Plan, config_json: str) -> tuple[Tas
     """
     task = blank_candidate(scene, config_json)
     try:
-        state = scene.environment.start(task)
+        state = started(scene.environment, task)
     except CALL_FAILURES as error:
         return Failure(SynthesisFailure.VM_EXEC_FAILED, f"the state cannot be loaded: {error}")
     stage = Stage(scene, plan, task, state, [], [])

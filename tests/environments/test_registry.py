@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+import threading
 import zipfile
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from pydantic import BaseModel
 
 from environments import registry
 from environments.bfcl import source
 from environments.episode import Episode
-from environments.execution import execute, make_call
+from environments.execution import CannotStart, execute, make_call, started
 from environments.interface import Environment, EnvironmentUnavailable
 from environments.parsing import parser
 from environments.registry import environment, load_tasks
 from environments.scoring import Reference
-from environments.toolbox import Toolbox, schema_of
+from environments.toolbox import Toolbox, tool_of
 from schemas.events import Category, Task
 
 ROOT = Path(__file__).parent.parent.parent
@@ -90,7 +94,7 @@ def test_a_tool_without_annotations_is_refused_by_name():
         """Set it."""
 
     with pytest.raises(TypeError, match="Lamp.dim: parameter 'level' needs a type annotation"):
-        schema_of(dim, "Lamp")
+        tool_of(dim, "Lamp")
 
 
 def test_plain_classes_act_fail_and_are_restored():
@@ -188,3 +192,153 @@ def test_other_data_than_the_pinned_version_are_refused(monkeypatch):
     monkeypatch.setattr(source, "DATA_DIGEST", "0" * 64)
     with pytest.raises(EnvironmentUnavailable, match="not those of version 2026.3.23"):
         source.data_root.__wrapped__()
+
+
+class Refused(Exception):
+    """A class of a tool's own."""
+
+
+class Point(BaseModel):
+    x: float
+    y: float = 0.0
+
+
+class Desk:
+    """Tools that go wrong in every way."""
+
+    def __init__(self, marks: list[str] | None = None) -> None:
+        self.marks = marks or []
+
+    def refuse(self, reason: str) -> str:
+        """Raise a class of its own."""
+        self.marks.append(reason)
+        raise Refused(reason)
+
+    def query(self) -> str:
+        """Raise what a library raises."""
+        self.marks.append("query")
+        raise sqlite3.OperationalError("no such table: desk")
+
+    def give(self, kind: str) -> object:
+        """Return what is no JSON data.
+
+        Args:
+            kind: What to return; one of the words
+                that the test knows.
+        """
+        self.marks.append(kind)
+        return {"set": {1}, "bytes": b"x", "object": object(), "surrogate": "caf\udce9.txt", "list": ["caf\udce9"]}[
+            kind
+        ]
+
+    def place(
+        self,
+        slot: Literal[1, 2],
+        box: dict[str, float],
+        points: list[Point],
+        label: str | None,
+        size: Literal["s", "l"] | None = None,
+    ) -> str:
+        """Place things."""
+        self.marks.append(f"{slot}{box}{points}{label}{size}")
+        return "placed"
+
+
+DESK = Toolbox("desk", "1", {"Desk": Desk})
+
+
+def desk(name: str, **arguments: object) -> tuple[str, list[str]]:
+    task = replace(
+        lamp_task(), task_id="desk_0", environment="desk", involved_classes=("Desk",), initial_config_json="{}"
+    )
+    state = DESK.start(task)
+    return execute(DESK, state, make_call(name, arguments), DESK.tools(task)), state["Desk"].marks
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("refuse", {"reason": "too late"}, "too late"),
+        ("refuse", {"reason": ""}, "Refused"),
+        ("query", {}, "no such table: desk"),
+        ("give", {"kind": "set"}, "no JSON data"),
+        ("give", {"kind": "bytes"}, "no JSON data"),
+        ("give", {"kind": "object"}, "no JSON data"),
+        ("give", {"kind": "surrogate"}, "no Unicode text"),
+        ("give", {"kind": "list"}, "no Unicode text"),
+    ],
+)
+def test_whatever_a_tool_does_is_an_error_text_and_the_state_is_as_before(name, arguments, said):
+    result, marks = desk(name, **arguments)
+    assert result.startswith("Error during execution: ") and said in result
+    assert marks == [] and result.encode()
+
+
+PLACED = {"slot": 2, "box": {"x": 1.5}, "points": [{"x": 1}], "label": None}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, ""),
+        ({"size": "l", "label": "a"}, ""),
+        ({"size": None}, ""),
+        ({"slot": "2"}, "slot"),
+        ({"slot": 3}, "slot"),
+        ({"slot": True}, "slot"),
+        ({"box": {"x": "abc"}}, "box.x"),
+        ({"points": [{"x": 1}, {"y": 1}]}, "points.1.x"),
+        ({"points": [{"x": 1, "z": 1}]}, ""),
+        ({"label": 1}, "label"),
+        ({"size": "m"}, "size"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_arguments_are_validated_to_the_last_level(change, fault):
+    result, marks = desk("place", **PLACED | change)
+    assert (result == "placed") == (not fault) == bool(marks)
+    assert fault in result
+
+
+def test_a_description_of_two_lines_is_whole():
+    tools = DESK.tools(replace(lamp_task(), involved_classes=("Desk",)))
+    described = tools["give"].parameters["properties"]["kind"]["description"]
+    assert described == "What to return; one of the words that the test knows."
+    assert tools["place"].parameters["required"] == ["slot", "box", "points", "label"]
+
+
+def test_methods_that_nobody_could_call_are_refused_when_the_environment_is_made():
+    class Several:
+        def many(self, *names: str) -> str:
+            """Take many."""
+
+    class Late:
+        async def wait(self) -> str:
+            """Come later."""
+
+    class Odd:
+        def take(self, what: threading.Lock) -> str:
+            """Take a lock."""
+
+    for cls, complaint in (
+        (Several, "Several.many: parameter 'names'"),
+        (Late, "Late.wait is async"),
+        (Odd, "Odd.take"),
+    ):
+        with pytest.raises(TypeError, match=complaint):
+            Toolbox("bad", "1", {cls.__name__: cls})
+
+
+def test_a_state_that_cannot_be_copied_and_a_constructor_that_raises_are_refused_at_the_start():
+    class Locked:
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+
+    class Broken:
+        def __init__(self) -> None:
+            raise Refused("not today")
+
+    for cls, complaint in ((Locked, "cannot pickle"), (Broken, "Refused: not today")):
+        task = replace(lamp_task(), involved_classes=(cls.__name__,), initial_config_json="{}")
+        with pytest.raises(CannotStart, match=complaint):
+            started(Toolbox("bad", "1", {cls.__name__: cls}), task)
