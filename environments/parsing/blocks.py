@@ -17,33 +17,46 @@ class Block:
     position: int
 
 
-def split_blocks(text: str, tags: tuple[str, ...], offset: int = 0) -> tuple[tuple[Block, ...], str]:
+_STRING = r'"(?:[^"\\]|\\.)*+"'
+
+
+def closing_of(text: str, closing: str, at: int = 0) -> int:
+    """Where a closing tag stands outside the JSON strings of a text, from ``at`` on; -1 if nowhere."""
+    pattern = re.compile(f"{_STRING}|{re.escape(closing)}", re.DOTALL)
+    return next((found.start() for found in pattern.finditer(text, at) if found.group() == closing), -1)
+
+
+def split_blocks(
+    text: str, tags: tuple[str, ...], offset: int = 0, json_tags: tuple[str, ...] = ("tool_call",)
+) -> tuple[tuple[Block, ...], str]:
     """All blocks of the given tags in order, and the text outside them.
 
     Args:
         text: the message or its tail.
         tags: tag names without brackets.
         offset: where ``text`` starts in the message.
+        json_tags: tags whose bodies are JSON; what looks like a tag inside a JSON string there is none.
 
     Raises:
         Malformed: a tag that is opened inside a block, closed without being open, or never closed.
     """
-    pattern = re.compile("<(/?)(" + "|".join(map(re.escape, tags)) + ")>")
+    names = "|".join(map(re.escape, tags))
+    any_tag = re.compile(f"<(/?)({names})>")
+    tag_or_string = re.compile(f"<(/?)({names})>|{_STRING}", re.DOTALL)
     blocks: list[Block] = []
     outside: list[str] = []
-    opened: re.Match | None = None
     last = 0
-    for match in pattern.finditer(text):
-        closing, tag = match.group(1) == "/", match.group(2)
-        if opened is None and not closing:
-            outside.append(text[last : match.start()])
-            opened = match
-        elif opened is not None and closing and tag == opened.group(2):
-            blocks.append(Block(tag, text[opened.end() : match.start()], offset + opened.end()))
-            opened, last = None, match.end()
-        else:
-            raise Malformed(f"unexpected '{match.group()}'", offset + match.start())
-    if opened is not None:
-        raise Malformed(f"'{opened.group()}' is never closed", offset + opened.start())
+    while opened := any_tag.search(text, last):
+        if opened.group(1):
+            raise Malformed(f"unexpected '{opened.group()}'", offset + opened.start())
+        outside.append(text[last : opened.start()])
+        inside = tag_or_string if opened.group(2) in json_tags else any_tag
+        end = next((found for found in inside.finditer(text, opened.end()) if found.group(2)), None)
+        if end is None:
+            raise Malformed(f"'{opened.group()}' is never closed", offset + opened.start())
+        if not end.group(1) or end.group(2) != opened.group(2):
+            raise Malformed(f"unexpected '{end.group()}'", offset + end.start())
+        blocks.append(Block(opened.group(2), text[opened.end() : end.start()], offset + opened.end()))
+        last = end.end()
     outside.append(text[last:])
     return tuple(blocks), "".join(outside)

@@ -1,7 +1,8 @@
 """Native Qwen3 / Hermes tool calls: prose with any number of ``<tool_call>{"name", "arguments"}</tool_call>`` blocks.
 
-Reasoning up to ``</think>`` is set aside before anything is read, whether or not the prompt already opened it. A message
-without a block is an answer.
+Reasoning that the message opens is set aside up to ``</think>``. A message that closes what it did not open, as where the
+prompt opened it, is read behind the tag; calls in front of such a tag make the message malformed, so that none is dropped.
+A message without a block is an answer.
 """
 
 from __future__ import annotations
@@ -32,11 +33,18 @@ def end_of_reasoning(text: str) -> int:
     """Offset of the first character after the reasoning; 0 without any.
 
     Raises:
-        Malformed: the reasoning is opened and never closed.
+        Malformed: the reasoning is opened and never closed, or closed behind a call without being open.
     """
     closed = text.find(THINK_CLOSE)
-    if closed >= 0:
-        return closed + len(THINK_CLOSE)
     if text.lstrip().startswith(THINK_OPEN):
-        raise Malformed(f"'{THINK_OPEN}' is never closed", text.find(THINK_OPEN))
-    return 0
+        if closed < 0:
+            raise Malformed(f"'{THINK_OPEN}' is never closed", text.find(THINK_OPEN))
+        return closed + len(THINK_CLOSE)
+    if closed < 0:
+        return 0
+    if 0 <= text.find("<tool_call>") < closed:
+        _, outside = split_blocks(text, ("tool_call",))
+        if THINK_CLOSE in outside:
+            raise Malformed(f"'{THINK_CLOSE}' behind a call closes nothing", closed)
+        return 0
+    return closed + len(THINK_CLOSE)

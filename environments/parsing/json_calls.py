@@ -108,6 +108,16 @@ _DECODER = json.JSONDecoder(
 )
 
 
+def begins_call(text: str, keys: str) -> bool:
+    """Whether a text is meant as a JSON call: it begins as an object with one of the keys, or as a list of such, or is empty.
+
+    >>> begins_call('[{"name": "ls"', "name|id"), begins_call("[Note] none", "name|id"), begins_call("{}", "name|id")
+    (True, False, True)
+    """
+    key = rf"""["'](?:{keys})["']"""
+    return re.match(rf"\s*(?:\[\s*(?:\]|\Z)|(?:\[\s*)?\{{\s*(?:\}}?\s*\Z|{key}))", text) is not None
+
+
 def call_of(value: object, position: int, arguments_key: str = "arguments") -> Call:
     """One call from ``{"name": ..., "arguments": {...}}``; anything else is refused.
 

@@ -1,7 +1,7 @@
 """Llama-3.1 JSON calls: ``{"name": ..., "parameters": {...}}``, several divided by ``;``, or a list of them.
 
-The python tag in front and the end tokens behind are dropped. A message that starts with neither ``{`` nor ``[`` nor the
-tag is an answer.
+The python tag in front and the end tokens behind are dropped. A message that has no tag and does not begin as such a call or
+list is an answer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from environments.interface import ToolSchema
-from environments.parsing.json_calls import call_of, load_json_sequence
+from environments.parsing.json_calls import begins_call, call_of, load_json_sequence
 from environments.parsing.outcome import Malformed, as_parser, check_count
 from schemas.events import Call
 
@@ -26,7 +26,7 @@ def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None
     body = text[start:].rstrip()
     for token in END_TOKENS:
         body = body.removesuffix(token)
-    if not tagged and not body.startswith(("{", "[")):
+    if not tagged and not begins_call(body, "name|type|function|parameters|arguments"):
         return None
     values = load_json_sequence(body, start, ";")
     if len(values) == 1 and isinstance(values[0], list):
@@ -38,6 +38,8 @@ def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None
 
 
 def _call(value: object, position: int) -> Call:
-    """``arguments`` is accepted for ``parameters``, as common servers do; never both."""
+    """``arguments`` is accepted for ``parameters``, as common servers do, never both; a type may say that it is a function."""
+    if isinstance(value, Mapping) and value.get("type") == "function":
+        value = {name: each for name, each in value.items() if name != "type"}
     key = "arguments" if isinstance(value, Mapping) and "arguments" in value else "parameters"
     return call_of(value, position, key)

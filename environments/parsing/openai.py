@@ -1,7 +1,7 @@
 """OpenAI messages: ``{"role": "assistant", "content": ..., "tool_calls": [...]}`` as JSON, or just the list of calls.
 
 Each call is ``{"id", "type": "function", "function": {"name", "arguments"}}`` with the arguments as JSON text. A message
-without tool calls, and any text that is no JSON object or list, is an answer.
+without tool calls, and any text that does not begin as such a message or list, is an answer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from environments.interface import ToolSchema
-from environments.parsing.json_calls import call_of, load_json
+from environments.parsing.json_calls import begins_call, call_of, load_json
 from environments.parsing.outcome import Malformed, as_parser, check_count
 from schemas.events import Call
 
@@ -17,7 +17,7 @@ from schemas.events import Call
 @as_parser
 def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None:
     """Calls in order, or None for an answer."""
-    if not text.lstrip().startswith(("{", "[")):
+    if not begins_call(text, "role|content|refusal|tool_calls|id|type|function"):
         return None
     message = load_json(text)
     calls = message if isinstance(message, list) else _tool_calls(message)
@@ -46,5 +46,5 @@ def _call(value: object) -> Call:
         raise Malformed("only tool calls of type function are known")
     function = dict(value["function"])
     if isinstance(function.get("arguments"), str):
-        function["arguments"] = load_json(function["arguments"])
+        function["arguments"] = load_json(function["arguments"].strip() or "{}")
     return call_of(function, 0)

@@ -31,16 +31,25 @@ _BARE_LITERALS = frozenset({"True", "False", "None"})
 
 @as_parser
 def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None:
-    """Calls of a message that is one call or a list of calls; None when it does not start like either."""
+    """Calls of a message that is one call or a list of calls; None when it does not begin like either."""
     start = len(text) - len(text.lstrip())
     body = text.strip()
-    if not _looks_like_calls(body):
+    if not _looks_like_calls(body, tools):
         return None
     return read_calls(body, tools, start)
 
 
-def _looks_like_calls(body: str) -> bool:
-    return bool(body) and (body[0] == "[" or re.match(r"[^\s(]{1,80}\s*\(", body) is not None)
+def _looks_like_calls(body: str, tools: Mapping[str, ToolSchema]) -> bool:
+    """Whether a text is meant as calls: a tool's name before a parenthesis, or one that is closed at the very end.
+
+    In a list the first thing is a call, or no word at all.
+    """
+    if body.startswith("["):
+        return re.match(r"\[\s*[^\s(\[\]]{1,80}\(", body) is not None or (
+            body.endswith("]") and re.match(r"\[\s*[A-Za-z]", body) is None
+        )
+    found = re.match(r"([^\s(]{1,80})(\s*)\(", body)
+    return found is not None and (found.group(1) in tools or (not found.group(2) and body.endswith(")")))
 
 
 def read_calls(text: str, tools: Mapping[str, ToolSchema], position: int = 0) -> tuple[Call, ...]:

@@ -1,8 +1,8 @@
 """From a model's text to a checked answer. Pure; nothing in the text is ever evaluated.
 
 An answer is a pydantic model whose fields are its sections, in order. In the JSON formats the text is one object; in
-the tagged format each section stands in its own tag, texts as they are and everything else as JSON. A reasoning block
-before the answer is cut off. Whatever does not fit exactly is unusable, with the reason.
+the tagged format each section stands in its own tag, texts as they are and everything else as JSON. Reasoning up to the
+first ``</think>`` is cut off, unless the text begins with the answer. Whatever does not fit exactly is unusable, with the reason.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from environments.parsing.blocks import closing_of
 from synthesizer.config import AnswerFormat
 
 THINK_END = "</think>"
@@ -50,10 +51,12 @@ def read(text: str, shape: type[A], form: AnswerFormat, max_chars: int) -> A | U
     """
     if len(text) > max_chars:
         return Unusable(f"more than {max_chars} characters")
-    _, end, after = text.rpartition(THINK_END)
-    body = after if end else text
-    if not end and body.lstrip().startswith("<think>"):
-        return Unusable("the reasoning never ended")
+    body = text
+    if not text.lstrip().startswith(("{", "```", f"<{next(iter(shape.model_fields))}>")):
+        _, end, after = text.partition(THINK_END)
+        body = after if end else text
+        if not end and text.lstrip().startswith("<think>"):
+            return Unusable("the reasoning never ended")
     try:
         values = _tagged(body, shape) if form is AnswerFormat.TAGGED else loads(_unfenced(body))
         json.dumps(values, ensure_ascii=False).encode()
@@ -90,9 +93,10 @@ def _tagged(text: str, shape: type[Answer]) -> dict[str, Any]:
         before, found, rest = rest.partition(opening)
         if not found or before.strip():
             raise ValueError(f"section <{name}> is missing" if not found else f"text before <{name}>")
-        inside, found, rest = rest.partition(closing)
-        if not found:
+        end = rest.find(closing) if section.annotation is str else closing_of(rest, closing)
+        if end < 0:
             raise ValueError(f"section <{name}> does not end")
+        inside, rest = rest[:end], rest[end + len(closing) :]
         values[name] = inside.strip() if section.annotation is str else _part(inside, name, section.annotation)
     if rest.strip():
         raise ValueError("text behind the last section")

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -142,9 +145,29 @@ def _refuse(response: aiohttp.ClientResponse, body: bytes) -> None:
     """Raise what a status other than 200 means."""
     reason = f"HTTP {response.status}: {body[:500].decode(errors='replace')}"
     if response.status in AGAIN:
-        asked = response.headers.get("Retry-After", "")
-        raise _TryAgain(reason, float(asked) if asked.isdigit() else 0.0)
+        raise _TryAgain(reason, seconds_of(response.headers.get("Retry-After", ""), response.headers.get("Date", "")))
     raise ModelRefused(reason)
+
+
+def seconds_of(retry_after: str, date: str) -> float:
+    """How long a server asks to wait, seconds from 0; 0 if it does not say, or not in a form that is known.
+
+    Args:
+        retry_after: seconds, also with a fraction, or an HTTP date.
+        date: the server's own time as an HTTP date; this machine's counts if it gives none.
+
+    >>> seconds_of("2.5", ""), seconds_of("Tue, 01 Dec 2026 10:00:30 GMT", "Tue, 01 Dec 2026 10:00:00 GMT"), seconds_of("soon", "")
+    (2.5, 30.0, 0.0)
+    """
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            until = parsedate_to_datetime(retry_after)
+            seconds = (until - (parsedate_to_datetime(date) if date else datetime.now(UTC))).total_seconds()
+        except (ValueError, TypeError):
+            return 0.0
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 
 
 def payload_of(question: Question, model: str, config: ModelConfig) -> dict[str, Any]:
@@ -176,6 +199,8 @@ def reply_of(body: Any, model: str, num_retries: int, latency_ms: float) -> Repl
     try:
         choice = body["choices"][0]
         text = choice["message"].get("content") or ""
+        if isinstance(text, list):
+            text = "".join(part["text"] for part in text if part.get("type", "text") == "text")
         finish = choice.get("finish_reason") or ""
         usage = body.get("usage") or {}
         counts = [int(usage.get(key) or 0) for key in ("prompt_tokens", "completion_tokens")]

@@ -29,6 +29,8 @@ WELL_FORMED = [
     ("llama3", '{"name": "mv", "parameters": {"source": "a.txt", "destination": "b"}}'),
     ("llama3", '<|python_tag|>{"name": "mv", "arguments": {"source": "a.txt", "destination": "b"}}<|eom_id|>'),
     ("llama3", '[{"name": "mv", "parameters": {"source": "a.txt", "destination": "b"}}]'),
+    ("llama3", '{"type": "function", "name": "mv", "parameters": {"source": "a.txt", "destination": "b"}}'),
+    ("hermes", '<think>a </tool_call> and <tool_call>{</think><tool_call>{"name":"mv","arguments":{"source":"a.txt","destination":"b"}}</tool_call></think>'),
     ("openai", json.dumps({"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "mv", "arguments": json.dumps(MOVE)}}]})),
     ("openai", json.dumps([{"type": "function", "function": {"name": "mv", "arguments": MOVE}}])),
     ("python", "[mv(source='a.txt', destination='b')]"),
@@ -45,6 +47,17 @@ ANSWERS = [
     ("openai", '{"role": "assistant", "content": "Done."}'),
     ("openai", "Done."),
     ("python", "I cannot do that."),
+    ("python", "Done (3 files moved)."),
+    ("python", "Done(3)."),
+    ("python", "[Note] I could not find it."),
+    ("python", "[see above]"),
+    ("openai", "[Note] I could not find it."),
+    ("openai", "{braces} are not supported"),
+    ("openai", '{"role": "assistant", "content": [{"type": "text", "text": "Done."}]}'),
+    ("openai", '{"port": 80}'),
+    ("llama3", "[Note] I could not find it."),
+    ("llama3", "{name} is not a user"),
+    ("llama3", '{"port": 80} is what the file says'),
 ]
 
 MALFORMED = [
@@ -77,7 +90,10 @@ MALFORMED = [
     ("hermes", "<think>for ever", "never closed"),
     ("hermes", '<tool_call>{"name":"mv","arguments":{},"id":3}</tool_call>', "a call has only"),
     ("hermes", '<tool_call>{"name":7,"arguments":{}}</tool_call>', "function name"),
+    ("hermes", '<tool_call>{"name":"mv","arguments":{}}</tool_call></think>', "closes nothing"),
+    ("hermes", 'a <tool_call>{"name":"mv","arguments":{}}</tool_call> b </think> c', "closes nothing"),
     ("llama3", '{"name": "mv"', "bad JSON"),
+    ("python", "mv ('a'", "not a call"),
     ("llama3", '{"function": "mv"}', "a call has only"),
     ("llama3", "<|python_tag|>", "nothing follows"),
     ("llama3", '{"name": "mv", "parameters": {}, "arguments": {}}', "a call has only"),
@@ -193,3 +209,48 @@ def test_an_unknown_parser_is_named_with_what_there_is():
         parser("xml")
     with pytest.raises(EnvironmentUnavailable, match="cannot load parser"):
         parser("tests.environments.test_parsing:absent")
+
+
+@pytest.mark.parametrize("said", ["</tool_call>", "<tool_call>", "</think>", "<think>", '"</tool_call>', "\\</answer>"])
+@pytest.mark.parametrize(
+    ("name", "before"), [("hermes", ""), ("hermes", "Now: "), ("hermes", THINK), ("strict", THINK)]
+)
+def test_tags_inside_json_strings_are_text(name, before, said):
+    call = {"name": "echo", "arguments": {"content": said, "file_name": "x"}}
+    text = f"{before}<tool_call>{json.dumps(call)}</tool_call>"
+    parsed = parser(name)(text, TOOLS)
+    assert parsed.outcome is MessageOutcome.CALLS, parsed.detail
+    assert json.loads(parsed.calls[0].arguments_json) == call["arguments"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    contents=st.lists(st.text('<>/"\\{}[]tolcahink_ \n', max_size=30), min_size=1, max_size=3),
+    reason=st.text('ab <>tool_call/"', max_size=20).filter(lambda text: "think" not in text),
+)
+def test_rendered_calls_are_read_back_whatever_their_texts_say(contents, reason):
+    calls = [{"name": "echo", "arguments": {"content": each}} for each in contents]
+    blocks = "".join(f"<tool_call>\n{json.dumps(call)}\n</tool_call>\n" for call in calls)
+    spoken = {
+        "hermes": f"<think>{reason}</think>{blocks}",
+        "llama3": "; ".join(json.dumps({"name": c["name"], "parameters": c["arguments"]}) for c in calls),
+        "openai": json.dumps([{"function": c | {"arguments": json.dumps(c["arguments"])}} for c in calls]),
+        "python": f"[{', '.join(f'echo(content={each!r})' for each in contents)}]",
+    }
+    for name, text in spoken.items():
+        parsed = parser(name)(text, TOOLS)
+        assert parsed.outcome is MessageOutcome.CALLS, (name, parsed.detail)
+        assert [json.loads(call.arguments_json)["content"] for call in parsed.calls] == contents
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("abcdefgh ABC.,!?()[]{}:;'0123456789\n", max_size=80))
+def test_prose_is_an_answer_in_every_format_that_knows_prose(text):
+    prose = f"Well, {text}"
+    for name in ("hermes", "llama3", "openai", "python"):
+        assert parser(name)(prose, TOOLS).outcome is MessageOutcome.ANSWER, name
+
+
+def test_an_openai_call_without_arguments_may_say_so_with_an_empty_text():
+    parsed = parser("openai")('[{"function": {"name": "ls", "arguments": ""}}]', TOOLS)
+    assert [(call.name, call.arguments_json) for call in parsed.calls] == [("ls", "{}")]

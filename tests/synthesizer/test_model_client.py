@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 from aiohttp import web
@@ -13,7 +14,7 @@ from schemas.events import SynthesisFailure, TaskSynthesized
 from streams.log.embedded_broker import free_port
 from synthesizer.config import AnswerFormat, ModelConfig
 from synthesizer.llm.answers import Unusable, read
-from synthesizer.llm.http import HttpModel
+from synthesizer.llm.http import HttpModel, seconds_of
 from synthesizer.llm.model import ModelRefused, ModelUnavailable, Question
 from synthesizer.llm.prompts import PromptMissing, Prompts, as_data
 from synthesizer.stages.planner import PlanAnswer
@@ -334,3 +335,44 @@ def test_prompts_are_known_by_their_hash_and_own_files_win(tmp_path):
         Prompts(str(tmp_path)).messages("judge", {}, "")
     with pytest.raises(PromptMissing, match="does not exist"):
         Prompts(str(tmp_path / "no"))
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "date", "seconds"),
+    [
+        ("2.5", "", 2.5),
+        ("3", "", 3.0),
+        ("Tue, 01 Dec 2026 10:00:30 GMT", "Tue, 01 Dec 2026 10:00:00 GMT", 30.0),
+        ("Tue, 01 Dec 2026 09:00:00 GMT", "Tue, 01 Dec 2026 10:00:00 GMT", 0.0),
+        ("Tue, 01 Dec 2020 10:00:00 GMT", "", 0.0),
+        ("", "", 0.0),
+        ("soon", "", 0.0),
+        ("-4", "", 0.0),
+        ("nan", "", 0.0),
+        ("inf", "", 0.0),
+    ],
+)
+def test_how_long_a_server_asks_to_wait(retry_after, date, seconds):
+    assert seconds_of(retry_after, date) == seconds
+
+
+def test_a_server_that_asks_for_a_part_of_a_second_is_given_it():
+    started = time.monotonic()
+    (reply,), _ = asked(
+        [status(429, **{"Retry-After": "0.7"}), {"reason": "-", "verdict": "accept", "fail_reason": ""}]
+    )
+    assert reply.num_retries == 1 and time.monotonic() - started > 0.7
+
+
+def test_an_answer_in_parts_is_their_texts():
+    parts = [{"type": "text", "text": "an "}, {"type": "image_url"}, {"type": "text", "text": "answer"}]
+    (reply,), _ = asked([body({"choices": [{"message": {"content": parts}}]})])
+    assert reply.text == "an answer" and reply.num_retries == 0
+
+
+@pytest.mark.parametrize("said", ["</think> ends it", "</turns>", "<think>", '"</turns>"'])
+def test_what_looks_like_a_tag_inside_an_answer_is_text(said):
+    odd = PLAN | {"narrative": said.replace("</narrative>", ""), "turns": [{"api": said, "functions": [said]}]}
+    for text in (json.dumps(odd), f"<think>hm</think>{json.dumps(odd)}", f"hm</think>{json.dumps(odd)}"):
+        assert read(text, PlanAnswer, AnswerFormat.JSON_OBJECT, 10_000).model_dump() == odd
+    assert read(tagged(odd), PlanAnswer, AnswerFormat.TAGGED, 10_000).model_dump() == odd

@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from environments.episode import Incoming
+from environments.registry import load_tasks
 from tests.trainer.test_template import chat_tokenizer
 from trainer.policy.loading import (
     PolicyConfig,
@@ -21,7 +22,11 @@ from trainer.policy.loading import (
 )
 from trainer.policy.players import player_of
 from trainer.policy.sampling_format import load_template
-from trainer.policy.template import COMPACT_TOKENS, ChatTemplate, CompactTemplate
+from trainer.policy.template import COMPACT_TOKENS, ChatTemplate, CompactTemplate, UnknownToken
+from trainer.rollouts.episodes import EpisodeMaker
+from trainer.rollouts.hf_sampler import HFSampler
+from trainer.rollouts.live_episode import LiveEpisode
+from trainer.rollouts.sampler import RolloutRequest, SamplingParams
 from trainer.weights.checkpoint import write_checkpoint
 from trainer.weights.digest import weights_digest
 
@@ -119,3 +124,21 @@ def test_a_tokenizer_with_neither_format_is_refused_by_name(tmp_path: Path) -> N
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(ValidationError, match="widht"):
         PolicyConfig(widht=3)
+
+
+def test_an_id_that_the_tokenizer_has_no_token_for_ends_its_rollout_with_the_reason() -> None:
+    tokenizer = train_tokenizer(TEXTS, 320)
+    template, task = CompactTemplate(tokenizer), load_tasks("train")[0]
+    with pytest.raises(UnknownToken, match="id 400 is no token"):
+        template.message_text([400])
+    model, _ = build_policy(SMALL.model_copy(update={"vocab_size": 320, "max_tokens": 1024}), TEXTS)
+    model.resize_token_embeddings(400)
+    requests = [RolloutRequest(task, EpisodeMaker("compact")(task), index, ("r", index)) for index in range(4)]
+    rollouts = HFSampler(model, template).rollout(requests, SamplingParams(1, 500, 900, temperature=5.0))
+    told = [rollout.error for rollout in rollouts if rollout.error]
+    assert told and all("is no token of the tokenizer, which has 320" in error for error in told)
+    live = LiveEpisode(
+        RolloutRequest(task, EpisodeMaker("compact")(task), 0, ("r", 0)), template, SamplingParams(1, 9, 900), 900
+    )
+    live.accept(live.ids, [400, min(template.stop_ids)], [-1.0, -1.0], "stop", None)
+    assert live.is_over and "id 400 is no token" in live.rollout().error

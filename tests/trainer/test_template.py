@@ -13,7 +13,7 @@ from environments.interface import ToolSchema
 from environments.parsing import parser
 from environments.registry import environment, load_tasks
 from environments.scoring import Reference
-from schemas.events import Call, Category
+from schemas.events import Call, Category, MessageOutcome
 from trainer.policy.loading import choose_template, train_tokenizer
 from trainer.policy.template import COMPACT_TOKENS, ChatTemplate, CompactTemplate
 
@@ -343,3 +343,12 @@ def test_a_chat_template_that_cannot_be_used_is_refused_when_the_policy_is_loade
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
         chosen(chat_tokenizer(template))
+
+
+def test_a_parser_is_told_that_the_prompt_has_opened_the_thinking() -> None:
+    tokenizer = chat_tokenizer(
+        HERMES.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}")
+    )
+    text = chosen(tokenizer).message_text([*tokenizer.encode("a <tool_call>?</think>done"), tokenizer.eos_token_id])
+    assert text == "<think>a <tool_call>?</think>done"
+    assert parser("hermes")(text, {}).outcome is MessageOutcome.ANSWER

@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from environments.episode import Incoming
 from environments.interface import ToolSchema
+from environments.parsing.hermes import THINK_OPEN
 from environments.registry import environment
 from schemas.events import Call, Task
 
@@ -54,7 +55,11 @@ class Template(Protocol):
         """Ids of what the policy is shown next, including the prompt for its next message."""
 
     def message_text(self, ids: Sequence[int]) -> str:
-        """Text of one sampled message as the parser reads it."""
+        """Text of one sampled message as the parser reads it.
+
+        Raises:
+            UnknownToken: an id is none of the tokenizer's.
+        """
 
 
 class Teaching(Template, Protocol):
@@ -102,6 +107,25 @@ class Encoder:
             for part in text.split(mark)
             for id_ in self._backend.encode(behind + part, add_special_tokens=False).ids[num_behind:]
         ]
+
+
+class UnknownToken(ValueError):
+    """A sampled id that the tokenizer has no token for; the text names it."""
+
+
+def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """The text of sampled ids, control tokens spelled out.
+
+    Raises:
+        UnknownToken: an id is none of the tokenizer's.
+    """
+    ids = list(ids)
+    for id_, token in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
+        if token is None:
+            raise UnknownToken(
+                f"id {id_} is no token of the tokenizer, which has {len(tokenizer)}: the model's vocabulary is larger"
+            )
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def cut(text: str, limit_chars: int) -> str:
@@ -153,7 +177,7 @@ class CompactTemplate:
 
     def message_text(self, ids: Sequence[int]) -> str:
         """The message with its control tokens spelled out, as the compact grammar reads it."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return decoded(self._tokenizer, ids)
 
     def target_ids(self, calls: Sequence[Call]) -> list[int]:
         """``<c>NAME{json}</c>`` or ``<e>``; the grammar has one call a message, more raise ValueError."""
@@ -240,6 +264,7 @@ class ChatTemplate:
         if self._tells_date:
             self.options.setdefault("date", DATE)
         self._restorable: dict[str, ToolSchema] = {}
+        self._opened: str | None = None
         self.parser = parser
         self.stop_ids = frozenset({*stop_ids, tokenizer.eos_token_id} - {None})
         self._stop_texts = tuple(tokenizer.convert_ids_to_tokens(id_) for id_ in sorted(self.stop_ids))
@@ -360,9 +385,12 @@ class ChatTemplate:
             )
 
     def message_text(self, ids: Sequence[int]) -> str:
-        """The message without the stop token that ended it."""
-        kept = list(ids[:-1]) if ids and ids[-1] in self.stop_ids else list(ids)
-        return self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        """The message without the stop token that ended it, behind the ``<think>`` that the prompt for it may have opened."""
+        if self._opened is None:
+            prompt, _ = self._after_reply(*_behind_a_reply([("user", ".")]))
+            self._opened = THINK_OPEN if prompt.rstrip().endswith(THINK_OPEN) else ""
+        kept = ids[:-1] if len(ids) and ids[-1] in self.stop_ids else ids
+        return self._opened + decoded(self._tokenizer, kept)
 
     def target_ids(self, calls: Sequence[Call]) -> list[int]:
         """Hermes-style tool calls, or a short answer, closed by the first stop token."""

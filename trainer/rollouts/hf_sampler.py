@@ -151,9 +151,8 @@ class _Batch:
         if ids[-1] not in self._template.stop_ids:
             episode.cut(FinishReason.TOKEN_LIMIT)
             return False
-        text = self._template.message_text(ids)
         try:
-            episode.step(text)
+            episode.step(self._template.message_text(ids))
         except CALL_FAILURES as error:
             self._errors[i] = f"message {len(episode.messages)}: {type(error).__name__}: {error}"
             episode.cut(FinishReason.ERROR)
