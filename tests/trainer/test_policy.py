@@ -136,7 +136,7 @@ def test_an_id_that_the_tokenizer_has_no_token_for_ends_its_rollout_with_the_rea
     requests = [RolloutRequest(task, EpisodeMaker("compact")(task), index, ("r", index)) for index in range(4)]
     rollouts = HFSampler(model, template).rollout(requests, SamplingParams(1, 500, 900, temperature=5.0))
     told = [rollout.error for rollout in rollouts if rollout.error]
-    assert told and all("is no token of the tokenizer, which has 320" in error for error in told)
+    assert told and all("is no token of the tokenizer" in error for error in told)
     live = LiveEpisode(
         RolloutRequest(task, EpisodeMaker("compact")(task), 0, ("r", 0)), template, SamplingParams(1, 9, 900), 900
     )
