@@ -5,6 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.trainer.sequences import batch_of, logprob_of, settings, some_sequences
+from tests.trainer.test_objective import small
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model, toy_task
 from trainer.policy.causal_lm import halves
 from trainer.policy.lora import linear_names
@@ -90,3 +91,11 @@ def test_going_on_from_a_saved_state_is_bit_equal_to_never_having_stopped(tmp_pa
     second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert second.digest() == first.digest()
     assert second.update(batches[2]) == whole.update(batches[2]) and second.digest() == whole.digest()
+
+
+def test_experts_that_adapters_cannot_reach_are_refused_unless_the_targets_are_named():
+    with pytest.raises(ValueError, match=r"mixtral: empty lora_targets .*experts.* lora_targets = \['k_proj'"):
+        engine_of(small("mixtral"), settings(lora_rank=4))
+    adapted = engine_of(small("mixtral"), settings(lora_rank=4, lora_targets=("q_proj", "v_proj")))
+    adapted.update(batch_of(some_sequences(toy_model())))
+    assert adapted.digest() != weights_digest(small("mixtral"))

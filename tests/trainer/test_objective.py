@@ -5,6 +5,8 @@ import copy
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.trainer.sequences import batch_of, settings, some_sequences
 from tests.trainer.toys import NUM_IDS, ToyEpisode, ToyTemplate, toy_model, toy_task
@@ -18,6 +20,7 @@ from trainer.update.head_logprobs import HeadLogprobs
 from trainer.update.logprobs import packed, padded, score
 from trainer.update.loss import clipped_surrogate, token_weights
 from trainer.update.minibatches import microbatches, minibatches
+from trainer.update.objective import PackingMisfit
 from trainer.update.recompute import recomputing
 from trainer.update.torch_engine import TorchEngine
 from trainer.weights.digest import weights_digest
@@ -197,3 +200,40 @@ def test_a_bfloat16_sampler_leaves_the_clip_range_before_the_first_step_and_the_
     )
     assert plain["clip_frac"] > 0 and plain["mean_ratio"] != pytest.approx(1.0, abs=1e-6)
     assert corrected["clip_frac"] == 0 and corrected["mean_ratio"] == pytest.approx(1.0, abs=1e-6)
+
+
+ARCHITECTURES = {
+    "llama": {}, "qwen2": {}, "qwen3": {"head_dim": 8}, "gpt_neox": {}, "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4},
+    "stablelm": {}, "nemotron": {}, "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2},
+    "mistral": {"sliding_window": 8}, "phi3": {"sliding_window": 8}, "starcoder2": {"sliding_window": 8},
+    "mixtral": {"num_local_experts": 4}, "gemma3_text": {"sliding_window": 8, "head_dim": 8}, "olmo2": {},
+}  # fmt: skip
+NOT_PACKABLE = {"falcon"}
+
+
+def small(kind, **values):
+    shape = {
+        "vocab_size": NUM_IDS, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**shape | ARCHITECTURES[kind] | values)).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_packed_sequences_are_scored_as_alone_or_packing_is_refused_with_the_figure(kind):
+    sequences = some_sequences(toy_model())
+    if kind in NOT_PACKABLE:
+        with pytest.raises(PackingMisfit, match=rf"{kind}: packed .* nats .*trainer.packing=false"):
+            TorchEngine(small(kind), settings(packing=True))
+        return
+    metrics = [
+        TorchEngine(small(kind), settings(packing=packing, token_budget=100)).update(batch_of(sequences))
+        for packing in (False, True)
+    ]
+    for name in ("loss", "entropy", "logprob_gap_mean", "logprob_gap_max"):
+        assert metrics[0][name] == pytest.approx(metrics[1][name], abs=1e-4), name

@@ -22,6 +22,7 @@ from trainer.policy.loading import (
 )
 from trainer.policy.players import player_of
 from trainer.policy.sampling_format import load_template
+from trainer.policy.serving_copy import write_serving_copy
 from trainer.policy.template import COMPACT_TOKENS, ChatTemplate, CompactTemplate, UnknownToken
 from trainer.rollouts.episodes import EpisodeMaker
 from trainer.rollouts.hf_sampler import HFSampler
@@ -142,3 +143,17 @@ def test_an_id_that_the_tokenizer_has_no_token_for_ends_its_rollout_with_the_rea
     )
     live.accept(live.ids, [400, min(template.stop_ids)], [-1.0, -1.0], "stop", None)
     assert live.is_over and "id 400 is no token" in live.rollout().error
+
+
+def test_a_generation_config_that_transformers_will_not_save_does_not_break_the_first_checkpoint(
+    tmp_path: Path,
+) -> None:
+    model, tokenizer = build_policy(SMALL, TEXTS)
+    save_policy(model, tokenizer, tmp_path / "policy")
+    ends = tokenizer.eos_token_id
+    odd = {"temperature": 0.6, "do_sample": False, "eos_token_id": [ends, 3]}
+    (tmp_path / "policy" / "generation_config.json").write_text(json.dumps(odd))
+    policy = load_policy(tmp_path / "policy")
+    made = write_checkpoint(tmp_path / "checkpoints", 1, policy.model, policy.tokenizer, {}, b"", 2)
+    assert load_policy(made.path).model.generation_config.eos_token_id == [ends, 3]
+    write_serving_copy(policy.model, tmp_path / "served", policy.tokenizer)

@@ -15,11 +15,20 @@ class UnsupportedModel(ValueError):
 
 @dataclass(frozen=True)
 class CausalLM:
-    """The two halves of a model; ``head(decoder(ids).last_hidden_state)`` are its logits."""
+    """The two halves of a model; ``head(decoder(ids).last_hidden_state)`` are its logits.
+
+    Attributes:
+        model: The whole.
+        decoder: Gives hidden states.
+        head: Gives logits of hidden states.
+        takes_lengths: Whether our attention keeps packed sequences apart; else the mask that transformers derives from
+            positions does.
+    """
 
     model: PreTrainedModel
     decoder: nn.Module
     head: nn.Module
+    takes_lengths: bool = False
 
     @property
     def device(self) -> torch.device:

@@ -61,7 +61,14 @@ AttentionInterface.register(NAME, grouped_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def use_grouped_attention(model: PreTrainedModel) -> None:
-    """Make a model that uses scaled dot-product attention use this one; any other model is left alone."""
-    if model.config._attn_implementation == "sdpa":
+def use_grouped_attention(model: PreTrainedModel) -> bool:
+    """Make a model that uses scaled dot-product attention use this one; any other model is left alone.
+
+    Returns whether the model uses it and every layer of it sees the whole sequence.
+    """
+    config = model.config
+    if config._attn_implementation == "sdpa":
         model.set_attn_implementation(NAME)
+    has_window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
+    return config._attn_implementation == NAME and layers == {"full_attention"} and not has_window

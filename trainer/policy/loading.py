@@ -18,6 +18,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -117,9 +118,19 @@ def load_policy(
     system_text: str = "",
     template_options: Mapping[str, object] | None = None,
 ) -> Policy:
-    """Model, tokenizer and template of a checkpoint folder (or a hub name); see ``choose_template``."""
+    """Model, tokenizer and template of a checkpoint folder (or a hub name); see ``choose_template``.
+
+    How the model's authors sample is of no use here, and is dropped where transformers would refuse to save it.
+    """
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    try:
+        model.generation_config.validate(strict=True)
+    except ValueError:
+        kept = {
+            name: getattr(model.generation_config, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")
+        }
+        model.generation_config = GenerationConfig(**kept)
     return Policy(model, tokenizer, choose_template(model, tokenizer, parser, system_text, template_options))
 
 

@@ -72,7 +72,7 @@ class Adapted:
         seed: of the adapters' first weights.
 
     Raises:
-        ValueError: no layer of the model has one of the target names.
+        ValueError: no layer of the model has one of the target names, or no target is named and not all layers can be.
     """
 
     def __init__(self, model: PreTrainedModel, config: TrainerConfig, seed: int = 0) -> None:
@@ -83,6 +83,12 @@ class Adapted:
         shared = {id(p): p for p in model.parameters()}
         self.module = copy.deepcopy(model, shared)
         targets = list(config.lora_targets) or sorted(linear_names(model))
+        if unreached := [] if config.lora_targets else not_linear(model):
+            raise ValueError(
+                f"{model.config.model_type}: empty lora_targets stand for all layers but the head, but {unreached[0]} and "
+                f"{len(unreached) - 1} more weights, as of experts, are in no linear layer and would stay as they are: name "
+                f"what to adapt, lora_targets = {targets}"
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             settings = LoraConfig(r=config.lora_rank, lora_alpha=config.lora_alpha, target_modules=targets)
@@ -126,6 +132,14 @@ def linear_names(model: PreTrainedModel) -> set[str]:
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and module is not head
     }
+
+
+def not_linear(model: PreTrainedModel) -> list[str]:
+    """Names of the weight matrices that are in neither a linear layer nor an embedding, such as fused experts."""
+    reached = {
+        id(p) for module in model.modules() if isinstance(module, nn.Linear | nn.Embedding) for p in module.parameters()
+    }
+    return [name for name, p in model.named_parameters() if p.dim() > 1 and id(p) not in reached]
 
 
 def trained_model(model: PreTrainedModel, config: TrainerConfig) -> Trained:

@@ -10,7 +10,6 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from trainer.policy.causal_lm import CausalLM
-from trainer.policy.grouped_attention import NAME as OWN_ATTENTION
 from trainer.update.head_logprobs import HeadLogprobs, is_linear
 
 LOGITS_AT_ONCE = 2**24
@@ -57,15 +56,13 @@ def hidden_states(policy: CausalLM, batch: Padded) -> torch.Tensor:
     """Last hidden states, shape (B, T, H).
 
     A causal model never looks at what comes later, so padding at the right needs no attention mask. Packed
-    sequences start at position 0 each and are kept apart by our attention, or else by the mask that transformers
-    derives from the positions.
+    sequences start at position 0 each; see :class:`trainer.policy.causal_lm.CausalLM` for what keeps them apart.
     """
     if not batch.lengths:
         return policy.decoder(input_ids=batch.ids_BT, use_cache=False).last_hidden_state
     positions = torch.cat([torch.arange(length) for length in batch.lengths])[None].to(policy.device)
-    apart, config = {}, policy.model.config
-    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if config._attn_implementation == OWN_ATTENTION and layers == {"full_attention"}:
+    apart = {}
+    if policy.takes_lengths:
         no_mask = torch.zeros((1, 1, 1, 1), device=policy.device)
         apart = {"sequence_lengths": batch.lengths, "attention_mask": no_mask}
     return policy.decoder(input_ids=batch.ids_BT, position_ids=positions, use_cache=False, **apart).last_hidden_state

@@ -31,7 +31,15 @@ from trainer.update.ranks import ALONE, Ranks
 from trainer.update.schedule import Schedule
 
 Sums = defaultdict[str, float]
+PROBE_TOKENS = 256
+"""Longest of the sequences on which packing is tried."""
+PACKING_TOLERANCE = 1e-4
+"""Largest difference between log-probabilities of packed and of padded sequences, nats, in float32."""
 ESTIMATORS = {"k1": k1_divergence, "k3": k3_divergence}
+
+
+class PackingMisfit(ValueError):
+    """Packing would let sequences of this policy see each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +78,37 @@ class Objective:
     ) -> None:
         if config.kl_coef > 0 and reference is None:
             raise ValueError(f"kl_coef is {config.kl_coef} but there is no reference model; pass one or set it to 0")
-        self._policy, self._config, self._ranks, self._through = policy, config, ranks, through
+        self._config, self._ranks, self._through = config, ranks, through
+        self._policy = self._packable(policy, through) if config.packing else policy
         self._reference = reference if config.kl_coef > 0 else None
-        if config.packing:
-            for model in (policy, reference):
-                if model is not None:
-                    use_grouped_attention(model.model)
+        if self._reference is not None and config.packing:
+            self._reference = self._packable(self._reference, lambda run: run())
+
+    @torch.no_grad()
+    def _packable(self, policy: CausalLM, through: Callable[[Callable[[], Scored]], Scored]) -> CausalLM:
+        """The policy, packed in a way that gives the log-probabilities of padded sequences: ours first, then transformers'.
+
+        Raises:
+            PackingMisfit: no way does.
+        """
+        longest, vocab_size = min(policy.max_tokens, PROBE_TOKENS), policy.model.config.vocab_size
+        lengths = (longest, longest // 2 + 1, 3, longest // 3 + 1)
+        ids = [(7_919 * np.arange(length) ** 2 + 13 * row) % vocab_size for row, length in enumerate(lengths)]
+        masks = [np.ones(length, np.uint8) for length in lengths]
+
+        def scored(way: CausalLM, tokens: Padded) -> torch.Tensor:
+            return Scored(*through(lambda: score(way, tokens))).logprobs_N
+
+        ways = [replace(policy, takes_lengths=True)] if use_grouped_attention(policy.model) else []
+        truth = scored(policy, padded(ids, masks, policy.device))
+        for way in [*ways, policy]:
+            gap = float((scored(way, packed(ids, masks, policy.device)) - truth).abs().max())
+            if gap <= PACKING_TOLERANCE:
+                return way
+        raise PackingMisfit(
+            f"{policy.model.config.model_type}: packed sequences get log-probabilities up to {gap:.2g} nats from those of the "
+            f"same sequences alone, {PACKING_TOLERANCE:g} are allowed: set trainer.packing=false"
+        )
 
     def minibatches(self, batch: UpdateBatch, sums: Sums) -> list[list[Weighted]]:
         """Weighted sequences of each optimizer step, with old log-probabilities as the settings ask."""
