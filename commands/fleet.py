@@ -179,7 +179,7 @@ class Fleet(AbstractContextManager):
             if self.count_restart(name) > self.config.run.restarts:
                 self.give_up(name)
                 continue
-            self.say(f"{name} ended with exit code {child.exit_code} and is started again ({self.restarts[name]})")
+            self.say(f"{name} {child.ending} and is started again ({self.restarts[name]})")
             self.launch(name)
         return False
 

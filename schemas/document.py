@@ -16,7 +16,7 @@ from schemas.definitions import fingerprint_of, schema_of, shared_types
 
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "events.md"
-ROOMS = ("streams", "environments", "trainer", "synthesizer", "commands")
+ROOMS = ("streams", "analysis", "environments", "trainer", "synthesizer", "commands")
 HEADER = """# Events
 
 Written by `python -m schemas.document`; do not edit.

@@ -1007,7 +1007,7 @@ class EvaluationCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLettered:
-    """A record could not be used; kept whole for redrive.
+    """A record could not be used; kept for redrive, whole where it fits.
 
     Attributes:
         event_id: Deterministic id: digest of run, event type and identity fields (see schemas/catalogue.py).
@@ -1018,10 +1018,12 @@ class DeadLettered:
         partition: Partition.
         offset: Offset.
         key: Key bytes.
-        value: Value bytes.
+        value: Value bytes, the first of them where num_value_bytes says more.
         reason: Why.
         detail: Error text and what to do.
         consumer: Who refused it.
+        num_value_bytes: Length of the record's value; -1 where that is not said.
+        value_sha256: SHA-256 of the record's whole value, hexadecimal; empty where that is not said.
     """
 
     AVRO_NAME: ClassVar[str] = "rods.DeadLettered"
@@ -1037,6 +1039,8 @@ class DeadLettered:
     reason: DeadLetterReason
     detail: str
     consumer: str
+    num_value_bytes: int = -1
+    value_sha256: str = ""
 
 
 Event = (

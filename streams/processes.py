@@ -60,6 +60,12 @@ class Child:
         """Exit code, or ``None`` while it runs."""
         return self.process.poll() if self.process else None
 
+    @property
+    def ending(self) -> str:
+        """How it ended, in words."""
+        hint = " (SIGSEGV: a client crashes so when a topic that it reads is deleted)"
+        return f"ended with exit code {self.exit_code}{hint if self.exit_code == -signal.SIGSEGV else ''}"
+
     def is_alive(self) -> bool:
         """Whether it runs."""
         return self.process is not None and self.process.poll() is None
@@ -76,9 +82,7 @@ class Child:
             ProcessFailed: it does not.
         """
         if not self.is_alive():
-            raise ProcessFailed(
-                f"{self.name} ended with exit code {self.exit_code}; see {self.log_path}\n{self.last_words()}"
-            )
+            raise ProcessFailed(f"{self.name} {self.ending}; see {self.log_path}\n{self.last_words()}")
 
     def await_file(self, path: Path, timeout_s: float) -> None:
         """Wait until the process has written a file.

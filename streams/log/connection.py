@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 
 from schemas.credentials import CredentialError, is_reference, resolved
 from streams.log import embedded_broker
+from streams.log.port import MAX_TOPIC_BYTES
 
 SECRET_KEYS = frozenset(
     {"sasl.password", "ssl.key.password", "ssl.key.pem", "ssl.keystore.password", "sasl.oauthbearer.client.secret"}
@@ -103,7 +104,7 @@ class Connection:
             "enable.idempotence": True,
             "compression.type": "zstd",
             "linger.ms": 5,
-            "message.max.bytes": 8_000_000,
+            "message.max.bytes": MAX_TOPIC_BYTES,
             "delivery.timeout.ms": 30_000,
             **(embedded_broker.PRODUCER_SETTINGS if self.embedded else {}),
         }
@@ -115,7 +116,7 @@ class Connection:
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
-            "fetch.message.max.bytes": 8_000_000,
+            "fetch.message.max.bytes": MAX_TOPIC_BYTES,
             "enable.partition.eof": False,
             **(embedded_broker.CONSUMER_SETTINGS if self.embedded else {}),
         }

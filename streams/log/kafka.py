@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from schemas import Event
 from streams.log.connection import Connection
 from streams.log.embedded_broker import true_end_offsets
 from streams.log.port import Cursor, LogGap, LogUnavailable, Place, Record, as_record, now_ms
-from streams.log.topics import partitions_of
+from streams.log.topics import partitions_of, topic_ids
 
 FLUSH_DEADLINE_S = 35.0
+COMPARE_TOPICS_S = 5.0
 PROBE_TIMEOUT_S = 5.0
 TRANSIENT = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
 
@@ -35,8 +37,11 @@ class KafkaLog:
         self._partitions = partitions_of(connection)
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
+        self._admin: AdminClient | None = None
         self._positions: dict[Place, int] = {}
         self._failures: list[str] = []
+        self._topic_ids: dict[str, str] = {}
+        self._compare_at_s = 0.0
         self._broker_silence_s = broker_silence_s
         self._down_since = 0.0
 
@@ -105,6 +110,7 @@ class KafkaLog:
     def read(self, cursor: Cursor, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
         if not cursor:
             return []
+        self._require_same_topics({place.topic for place in cursor})
         self._seek(cursor)
         try:
             messages = self._consumer.consume(1, timeout_s)
@@ -120,6 +126,26 @@ class KafkaLog:
         except (LogGap, LogUnavailable):
             self._positions = {}
             raise
+
+    def _require_same_topics(self, topics: Iterable[str]) -> None:
+        """Now and then, compare the ids of topics with those they had when this log first read them.
+
+        Raises:
+            LogGap: a topic was deleted and made again, so that offsets mean other records.
+        """
+        if time.monotonic() < self._compare_at_s:
+            return
+        if self._admin is None:
+            self._admin = AdminClient(self._connection.settings())
+        names = [self._connection.full_name(topic) for topic in sorted(topics)]
+        for name, id_ in topic_ids(self._admin, names).items():
+            known = self._topic_ids.setdefault(name, id_)
+            if known != id_:
+                raise LogGap(
+                    f"topic {name} was deleted and made again while it was read: its id was {known} and is {id_} now. "
+                    "What it held is gone from the broker: restore it from an archive (rods archive push)"
+                )
+        self._compare_at_s = time.monotonic() + COMPARE_TOPICS_S
 
     def _taken(self, messages: Iterable[Message]) -> list[Record]:
         """Records of messages, each the one that follows in its partition; what was asked for before is passed over.

@@ -17,6 +17,11 @@ from aiokafka.partitioner import murmur2
 
 from schemas import BY_NAME, SPREAD_TOPICS, Event, encode
 
+MAX_TOPIC_BYTES = 8_388_608
+"""Most bytes of a record that a topic takes."""
+MAX_RECORD_BYTES = 8_000_000
+"""Most bytes of a record of ours, key, value and frame together; what others wrote may be larger and is restored as it is."""
+
 
 class Place(NamedTuple):
     """One partition of one topic."""

@@ -1,17 +1,22 @@
 """Follows topics of one run: decoded events in log order, each once, broken records dead-lettered.
 
 This is the one way in which a process hears events. A record that cannot be decoded, or that lies on a topic
-where its type does not belong, is written to ``dead-letters`` whole, and reading goes on.
+where its type does not belong, is written to ``dead-letters``, and reading goes on.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from schemas import BY_NAME, Event, Undecodable, UnknownSchema, decode, make
 from schemas.events import DeadLettered, DeadLetterReason
-from streams.log.port import Log, LogUnavailable, Place, Record, advanced, beginning
+from streams.log.port import MAX_RECORD_BYTES, Log, LogUnavailable, Place, Record, advanced, beginning
+
+MAX_KEY_BYTES, MAX_DETAIL_CHARS = 65_536, 4_096
+MAX_LETTER_BYTES = MAX_RECORD_BYTES - 2 * MAX_KEY_BYTES - 4 * MAX_DETAIL_CHARS
+"""Most bytes of a value in a dead letter: what wraps a record needs room of its own."""
 
 
 class WrongTopic(Undecodable):
@@ -34,7 +39,7 @@ def event_of(record: Record) -> Event:
 
 
 def dead_letter(record: Record, error: Undecodable, run_id: str, consumer: str) -> DeadLettered:
-    """The dead letter of a record that could not be used.
+    """The dead letter of a record that could not be used; of one that would not fit into a record of ours, its beginning.
 
     Args:
         record: the record.
@@ -47,17 +52,25 @@ def dead_letter(record: Record, error: Undecodable, run_id: str, consumer: str) 
         reason = DeadLetterReason.UNKNOWN_SCHEMA
     elif isinstance(error, WrongTopic):
         reason = DeadLetterReason.WRONG_TOPIC
+    key, value, detail = record.key or b"", record.value or b"", str(error)[:MAX_DETAIL_CHARS]
+    if len(value) > MAX_LETTER_BYTES or len(key) > MAX_KEY_BYTES:
+        detail += (
+            f"; the record is too large to be kept here whole ({len(key)} bytes of key, {len(value)} of value): "
+            f"it lies at {record.topic}-{record.partition}@{record.offset}"
+        )
     return make(
         DeadLettered,
         run_id,
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,
-        key=record.key,
-        value=record.value,
+        key=None if record.key is None else key[:MAX_KEY_BYTES],
+        value=None if record.value is None else value[:MAX_LETTER_BYTES],
         reason=reason,
-        detail=str(error),
+        detail=detail,
         consumer=consumer,
+        num_value_bytes=len(value),
+        value_sha256=hashlib.sha256(value).hexdigest(),
     )
 
 

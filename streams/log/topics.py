@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from schemas import TOPICS
 from streams.log.connection import Connection
-from streams.log.port import LogUnavailable, partition_counts
+from streams.log.port import MAX_TOPIC_BYTES, LogUnavailable, partition_counts
 
 KEEP_FOREVER = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
     "retention.bytes": "-1",
-    "max.message.bytes": "8388608",
+    "max.message.bytes": str(MAX_TOPIC_BYTES),
     "compression.type": "producer",
 }
 ADMIN_TIMEOUT_S = 20.0
+DESCRIBE_TIMEOUT_S = 2.0
 
 
 class UnsafeTopic(RuntimeError):
@@ -110,3 +111,14 @@ def describe_topics(admin: AdminClient, names: Mapping[str, int]) -> list[TopicS
         for name in names
         if name in topics
     ]
+
+
+def topic_ids(admin: AdminClient, names: Sequence[str]) -> dict[str, str]:
+    """The id that the broker gave each topic when it was made, by name; without those it gives none for, or does not hold."""
+    found = {}
+    for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=DESCRIBE_TIMEOUT_S).items():
+        try:
+            found[name] = str(future.result(DESCRIBE_TIMEOUT_S).topic_id)
+        except (KafkaException, TimeoutError):
+            continue
+    return found

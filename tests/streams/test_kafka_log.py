@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
+from analysis.checkup import redriven_event
+from schemas import make
+from schemas.events import RunFinished, RunOutcome
 from streams.log import kafka as kafka_log
 from streams.log.connection import Connection
+from streams.log.embedded_broker import EmbeddedBroker
 from streams.log.kafka import KafkaLog
-from streams.log.port import LogGap, LogUnavailable, Place
+from streams.log.port import MAX_RECORD_BYTES, LogGap, LogUnavailable, Place, Record
+from streams.log.reader import EventReader
+from streams.log.topics import ensure_topics, partitions_of
 
 ONE, TWO = Place("batches", 0), Place("steps", 0)
 CONNECTION = Connection("127.0.0.1:1", embedded=True)
@@ -81,6 +89,7 @@ class Broker:
 
 def opened(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> KafkaLog:
     monkeypatch.setattr(kafka_log, "Consumer", lambda settings: broker)
+    monkeypatch.setattr(kafka_log, "topic_ids", lambda admin, names: {})
     return KafkaLog(CONNECTION)
 
 
@@ -131,3 +140,42 @@ def test_a_place_beyond_the_end_is_told_from_a_forgotten_one(monkeypatch: pytest
     log = opened(monkeypatch, Broker({ONE: [0, 1]}, [reset]))
     with pytest.raises(LogGap, match="does not hold offset 12; it ends at 2"):
         log.read({ONE: 12})
+
+
+def test_a_record_that_fills_a_topic_is_dead_lettered_with_its_beginning_and_read_past(connection: Connection) -> None:
+    log = KafkaLog(connection)
+    junk = bytes(range(256)) * 31_250 + b"x" * 250_000
+    log.append_raw(Record("tasks", 0, -1, 1, b"k" * 70_000, junk[: MAX_RECORD_BYTES - 70_040]))
+    log.append_raw(Record("tasks", 0, -1, 2, b"k", junk))
+    log.append_raw(Record("tasks", 0, -1, 3, b"k", b"small junk"))
+    for name in ("reader", "a reader that comes later"):
+        reader = EventReader(KafkaLog(connection), ["tasks"], partitions_of(connection), "r", name)
+        assert reader.catch_up() == [] and reader.num_dead_letters == 3
+    letters = EventReader(log, ["dead-letters"], partitions_of(connection), None, "test").catch_up()
+    first, second, third = letters
+    assert (second.num_value_bytes, second.value_sha256) == (len(junk), hashlib.sha256(junk).hexdigest())
+    assert junk.startswith(second.value) and len(first.key) < 70_000
+    assert all("lies at tasks-0@" in letter.detail and redriven_event(letter) is None for letter in (first, second))
+    assert (third.value, third.num_value_bytes) == (b"small junk", 10) and "lies at" not in third.detail
+
+
+def test_a_topic_that_was_made_anew_while_it_was_read_is_a_gap(own_broker: EmbeddedBroker, monkeypatch) -> None:
+    monkeypatch.setattr("streams.log.kafka.COMPARE_TOPICS_S", 0.0)
+    connection = Connection(own_broker.bootstrap_servers, True, prefix="t.", num_decision_partitions=1)
+    ensure_topics(connection)
+    log, cursor = KafkaLog(connection), {Place("runs", 0): 3}
+    log.append([finished(step) for step in range(3)])
+    assert log.read(cursor, timeout_s=0.1) == []
+    log.close()  # a client that has the topic open crashes when it is deleted
+    admin = AdminClient(connection.settings())
+    admin.delete_topics(["t.runs"])["t.runs"].result(10)
+    ensure_topics(connection)
+    writer = KafkaLog(connection)
+    writer.append([finished(step) for step in range(10, 15)])
+    with pytest.raises(LogGap, match=r"t\.runs was deleted and made again .* its id was \S+ and is \S+ now"):
+        log.read(cursor, timeout_s=1.0)
+    assert len(KafkaLog(connection).read({Place("runs", 0): 0}, timeout_s=5.0)) == 5
+
+
+def finished(step: int) -> RunFinished:
+    return make(RunFinished, "r", outcome=RunOutcome.COMPLETED, step=step, epoch=0, reason="", weights_digest="")

@@ -216,3 +216,21 @@ def test_metrics_of_the_batch_are_finite_means_over_its_rollouts(trajectories, g
     assert metrics["valid_frac"] == 1
     assert metrics["episode_tokens_max"] == max(len(t.mask) for t in trajectories)
     assert all(np.isfinite(value) for value in batch_metrics([], {}).values())
+
+
+def test_a_rollout_that_no_record_can_hold_is_invalid_and_the_others_stay():
+    class Wordy(ToyEpisode):
+        def step(self, text):
+            done = super().step(text)
+            if self.task.task_id == "base_1":
+                self.messages = tuple(replace(m, results=("x" * 1_000_000,) * 8) for m in self.messages)
+            return done
+
+    bodies = play(Wordy)
+    large = [body for body in bodies if body.task_id == "base_1"]
+    assert all(body.reward is None and not body.messages for body in large)
+    assert all(body.finish_reason is FinishReason.ERROR and "a record holds" in body.detail for body in large)
+    assert all(len(encode(body)) < 8_000_000 for body in bodies)
+    assert [body.reward for body in bodies if body.task_id != "base_1"] == [
+        body.reward for body in play() if body.task_id != "base_1"
+    ]

@@ -23,11 +23,15 @@ from schemas.events import (
     VersionSpan,
 )
 from schemas.packed import pack_ids, pack_logprobs, pack_mask, unpack_ids, unpack_logprobs, unpack_mask
+from streams.log.port import MAX_RECORD_BYTES
 from trainer.rollouts.episodes import NewEpisode, UnplayableTask
 from trainer.rollouts.sampler import OnProgress, Rollout, RolloutRequest, Sampler, SamplingParams
 from trainer.rollouts.staleness import staleness
 from trainer.update.advantage import as_rewards, group_advantages, has_no_signal
 from trainer.update.engine import TrainedSequence, UpdateBatch
+
+MAX_BYTES_PER_TOKEN = 16
+MAX_BODY_BYTES = MAX_RECORD_BYTES - 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,8 @@ def _group_id(plan: BatchPlanned, task_id: str, attempt: int) -> str:
 def trajectory_of(plan: BatchPlanned, rollout: Rollout, by: PlayedBy) -> TrajectoryRecorded:
     """The event of one rollout."""
     episode = rollout.episode
-    is_valid = not rollout.error
+    error = rollout.error or _too_large(rollout)
+    is_valid = not error
     versions = [version for _, version in rollout.version_spans] or [by.policy_version]
     spans = tuple(VersionSpan(first_token=first, policy_version=version) for first, version in rollout.version_spans)
     return make(
@@ -152,17 +157,28 @@ def trajectory_of(plan: BatchPlanned, rollout: Rollout, by: PlayedBy) -> Traject
         token_ids=pack_ids(rollout.token_ids),
         logprobs=pack_logprobs(rollout.logprobs),
         mask=pack_mask(rollout.mask),
-        messages=episode.messages,
+        messages=episode.messages if error == rollout.error else (),
         turn_verdicts=episode.turn_verdicts,
         reward=_finite(episode.reward) if is_valid else None,
         format_reward=_finite(episode.format_reward) if is_valid else None,
-        finish_reason=episode.finish_reason,
-        detail=rollout.error,
+        finish_reason=episode.finish_reason if error == rollout.error else FinishReason.ERROR,
+        detail=error,
         version_spans=spans if len(spans) > 1 else (),
         worker=by.worker,
         format_hash=by.format_hash,
         sampling_json=by.sampling_json,
     )
+
+
+def _too_large(rollout: Rollout) -> str:
+    """Why a rollout does not fit into a record; empty if it does."""
+    said = [
+        text for m in rollout.episode.messages for text in (m.text, *m.results, *(c.arguments_json for c in m.calls))
+    ]
+    num_bytes = sum(len(text.encode()) for text in said) + MAX_BYTES_PER_TOKEN * len(rollout.token_ids)
+    if num_bytes <= MAX_BODY_BYTES:
+        return ""
+    return f"its messages and results have {num_bytes} bytes, a record holds {MAX_BODY_BYTES}"
 
 
 def _finite(value: float) -> float | None:
