@@ -22,7 +22,7 @@ from streams.log.connection import Connection
 from streams.log.kafka import KafkaLog
 from streams.log.lag import LagMeter
 from streams.log.observer import Observer
-from streams.log.port import LogUnavailable, Place
+from streams.log.port import LogUnavailable, Place, now_ms
 from streams.log.topics import partitions_of
 from streams.pool.keeper import INPUT_TOPICS
 
@@ -30,23 +30,34 @@ logger = logging.getLogger("rods.metrics")
 POLL_S = 0.5
 LAG_EVERY_S = 5.0
 DEFAULT_PORT = "9464"
+NUM_RUNS = 20
+"""Newest runs that are always shown: some 30 series each."""
+LIVE_MS = 24 * 3_600_000
 FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
 class RunBoard:
     """All runs that were heard of, for the collector and the follower; thread-safe.
 
+    So that series do not add up for ever, only the newest runs are kept, and those that go on: not finished, and heard of
+    within a day. What is said of a run that was let go is passed over until the exporter is started again.
+
     Args:
         silence_s: after how long without events a run's wait is named.
         now_s: monotonic clock, seconds.
+        wall_ms: wall clock, milliseconds since 1970.
     """
 
-    def __init__(self, silence_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, silence_s: float, now_s: Callable[[], float] = time.monotonic, wall_ms: Callable[[], int] = now_ms
+    ) -> None:
         self.runs: dict[str, RunMeter] = {}
         self.lag: dict[str, int] = {}
         self.num_broken = 0
         self._silence_s = silence_s
-        self._now_s = now_s
+        self._now_s, self._wall_ms = now_s, wall_ms
+        self._last_ms: dict[str, int] = {}
+        self._let_go: set[str] = set()
         self._watchdogs: dict[str, Watchdog] = {}
         self._complained: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -55,8 +66,20 @@ class RunBoard:
         """Fold events, whichever run they belong to."""
         with self._lock:
             for event in events:
+                if event.run_id in self._let_go:
+                    continue
                 self.runs.setdefault(event.run_id, RunMeter()).add([event])
+                self._last_ms[event.run_id] = max(event.occurred_at_ms, self._last_ms.get(event.run_id, 0))
                 self._watchdogs[event.run_id] = Watchdog(self._silence_s, self._now_s())
+            self._let_old_go()
+
+    def _let_old_go(self) -> None:
+        newest = sorted(self.runs, key=lambda run_id: (self._last_ms[run_id], run_id))[-NUM_RUNS:]
+        for run_id in self.runs.keys() - set(newest):
+            is_fresh = self._wall_ms() - self._last_ms[run_id] < LIVE_MS
+            if self.runs[run_id].facts.pool.finished or not is_fresh:
+                del self.runs[run_id], self._last_ms[run_id], self._watchdogs[run_id]
+                self._let_go.add(run_id)
 
     def complaints(self) -> dict[str, str]:
         """By run: what it has been waiting for too long."""

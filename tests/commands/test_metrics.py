@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from commands.config import ConfigError
-from commands.metrics import RunBoard, exporter
+from commands.metrics import NUM_RUNS, RunBoard, exporter
 from commands.service import health
-from schemas.events import SynthesisFailed
+from schemas import make
+from schemas.events import RunFinished, RunOutcome, SynthesisFailed
 from streams.health import HOST, PORT, PORT_FILE, HealthServer, probe, serve_if_asked
 from tests.commands.test_report import run_events
 from tests.streams.building import RUN, opening, step_completed
@@ -48,8 +50,6 @@ def scraped(board: RunBoard) -> dict[str, list]:
 
 def full_board() -> RunBoard:
     """A board on which every metric has a sample."""
-    from dataclasses import replace
-
     events = run_events()
     last = max((e for e in events if type(e).__name__ == "BatchPlanned"), key=lambda e: e.step)
     done = replace(
@@ -158,3 +158,24 @@ def test_the_server_has_two_pages() -> None:
 def test_a_health_check_without_a_port_says_so(environment: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="RODS_METRICS_PORT"):
         health(environment, Console(quiet=True))
+
+
+def test_series_of_old_runs_expire_and_the_newest_and_the_live_ones_stay() -> None:
+    day_ms, now_ms = 24 * 3_600_000, 10**12
+    board = RunBoard(60.0, wall_ms=lambda: now_ms)
+
+    def heard(run_id: str, age_ms: int, finished: bool) -> None:
+        events = opening(1, 1, {})
+        end = make(RunFinished, RUN, outcome=RunOutcome.COMPLETED, step=1, epoch=0, reason="", weights_digest="")
+        for event in [*events, *([end] if finished else [])]:
+            board.add([replace(event, run_id=run_id, event_id=run_id + event.event_id, occurred_at_ms=now_ms - age_ms)])
+
+    heard("going-on", 3 * 3_600_000, finished=False)
+    for number in range(400):
+        heard(f"old-{number:03}", 90 * day_ms - number, finished=number % 2 == 0)
+    for number in range(NUM_RUNS):
+        heard(f"new-{number:03}", 3_600_000 - number, finished=True)
+    runs = {sample.labels["run"] for sample in scraped(board)["rods_step"]}
+    assert runs == {"going-on", *(f"new-{number:03}" for number in range(NUM_RUNS))}
+    heard("old-003", 0, finished=False)
+    assert "old-003" not in board.runs
