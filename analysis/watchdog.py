@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streams.pool.decide import stage_at
+from streams.pool.decide import is_last_step, stage_at
 from streams.pool.lifecycle import seeds_of
 from streams.pool.pool import Pool
 
@@ -66,6 +66,8 @@ def wait_of(pool: Pool) -> Wait | None:
         return Wait("RolloutGroupCompleted", f"groups {named(missing)} of step {batch.step}", TRAINER)
     if batch.step not in pool.steps:
         return Wait("StepCompleted", f"StepCompleted of step {batch.step}", TRAINER)
+    if is_last_step(pool, batch.step):
+        return Wait("RunFinished", f"RunFinished behind step {batch.step}, the last one", TRAINER)
     if batch.is_last_of_epoch:
         return _boundary(pool, batch.epoch + 1)
     return Wait("BatchPlanned", f"BatchPlanned of step {batch.step + 1}", WORKER)

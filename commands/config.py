@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from environments.interface import EnvironmentUnavailable
 from environments.parsing import parser
@@ -33,7 +33,7 @@ class ConfigError(ValueError):
 class Section(BaseModel):
     """A part of the configuration; unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class RunSection(Section):
@@ -96,6 +96,15 @@ class TaskSection(Section):
     heldout: tuple[str, ...] = Field(
         (), description="Ids of the fixed held-out tasks; empty takes the validation split."
     )
+
+    @field_validator("train", "heldout")
+    @classmethod
+    def check_ids(cls, ids: tuple[str, ...]) -> tuple[str, ...]:
+        """A task is named once: twice in a list would count it twice."""
+        twice = sorted({task_id for task_id in ids if ids.count(task_id) > 1})
+        if twice:
+            raise ValueError(f"named more than once: {', '.join(twice)}")
+        return ids
 
 
 class StageSection(Section):
@@ -180,6 +189,11 @@ class RunConfig(Section):
         names = [stage.name for stage in self.stages]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"stages need distinct names and at least one, got {names}")
+        for stage in self.stages:
+            if stage.advance.by == "converged" and not self.trainer.eval_rollouts:
+                raise ValueError(
+                    f"stage {stage.name}: advance.by = 'converged' asks for held-out reward, and trainer.eval_rollouts is 0"
+                )
         return self
 
     def as_json(self) -> str:
@@ -222,7 +236,7 @@ def load_config(file: Path | None, environment: Mapping[str, str], overrides: Se
     """
     path = file or DEFAULT_FILE
     try:
-        tree = tomllib.loads(path.read_text())
+        tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise ConfigError(f"config file {path} does not exist") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -116,6 +116,7 @@ def play(
         run_id=run_id,
         name=name,
         config=config.trainer,
+        max_steps=config.pool.max_steps,
         seed=config.run.seed,
         weights=of_worker(config, run_id, name, path, template, url),
         new_episode=EpisodeMaker(template.parser),

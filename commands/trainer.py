@@ -205,6 +205,7 @@ def work(context: ProcessContext) -> RunOutcome:
         run_id=run_id,
         seed=config.run.seed,
         config=config.trainer,
+        max_steps=config.pool.max_steps,
         engine=engine,
         sampler=sampler,
         new_episode=EpisodeMaker(policy.template.parser),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 ROLES = (
     "planner",
@@ -41,7 +41,7 @@ class AnswerFormat(StrEnum):
 class Sampling(BaseModel):
     """How one role samples; what is not set is taken from the model's settings."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     temperature: float | None = Field(None, ge=0, le=2, description="Temperature.")
     top_p: float | None = Field(None, gt=0, le=1, description="Nucleus.")
@@ -51,7 +51,7 @@ class Sampling(BaseModel):
 class ModelConfig(BaseModel):
     """Which language model is asked, and how."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     client: Literal["http", "vllm"] = Field(
         "http", description="http: a server with OpenAI's chat completions, vLLM first; vllm: vllm.LLM in this process."
@@ -114,7 +114,7 @@ class ModelConfig(BaseModel):
 class SynthesisConfig(BaseModel):
     """How variants are made and judged."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     backend: str = Field(
         "scripted", description="scripted: by program; llm: by a model; hybrid: structure by program, texts by a model."
@@ -180,3 +180,10 @@ class SynthesisConfig(BaseModel):
         ge=0,
         description="Some result of a long-context variant must be this long, characters. Source: ToolWeave.",
     )
+
+    @model_validator(mode="after")
+    def check_plan(self) -> SynthesisConfig:
+        """A plan must be possible."""
+        if self.min_plan_turns > self.max_plan_turns:
+            raise ValueError(f"min_plan_turns {self.min_plan_turns} is above max_plan_turns {self.max_plan_turns}")
+        return self

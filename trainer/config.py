@@ -31,10 +31,12 @@ class ZeroVariance(StrEnum):
 class TrainerConfig(BaseModel):
     """Rollouts, update, checkpoints and evaluation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     # Rollouts
-    group_size: int = Field(16, ge=1, description="K, rollouts of a task in one step. RODS: 16.")
+    group_size: int = Field(
+        16, ge=2, description="K, rollouts of a task in one step; one alone has nothing to be better than. RODS: 16."
+    )
     temperature: float = Field(1.0, gt=0, description="Sampling temperature. Rollout engines' default, 1.0.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus mass; 1 samples on-policy from the whole distribution.")
     max_message_tokens: int = Field(
@@ -94,9 +96,10 @@ class TrainerConfig(BaseModel):
     learning_rate: float = Field(
         0.0005,
         gt=0,
+        le=1,
         description=(
             "Peak rate of AdamW. RODS uses 1e-6 for 4B to 8B models; 5e-4 is what moves a model of a million "
-            "parameters without collapse (1e-3 collapsed it)."
+            "parameters without collapse (1e-3 collapsed it). AdamW moves every weight by about the rate."
         ),
     )
     warmup_steps: int = Field(
@@ -107,7 +110,10 @@ class TrainerConfig(BaseModel):
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio, 1 - 0.2. EnvTuning.")
     clip_high: float = Field(0.28, gt=0, description="Upper clip of the ratio, 1 + 0.28. EnvTuning.")
     dual_clip: float = Field(
-        10.0, gt=1, description="Bound of the ratio where the advantage is negative. EnvTuning: 10; inf is no bound."
+        10.0,
+        gt=1,
+        allow_inf_nan=True,
+        description="Bound of the ratio where the advantage is negative. EnvTuning: 10; inf is no bound.",
     )
     kl_coef: float = Field(
         0.0,
@@ -242,6 +248,18 @@ class TrainerConfig(BaseModel):
         """Settings that mean nothing alone are refused."""
         if self.importance_cap and not self.recompute_old_logprobs:
             raise ValueError("importance_cap weighs trainer against sampler: set recompute_old_logprobs too")
+        if self.learning_rate * self.weight_decay >= 1:
+            raise ValueError(
+                f"learning_rate {self.learning_rate:g} times weight_decay {self.weight_decay:g} is 1 or more: every step "
+                "would turn the sign of every weight"
+            )
+        if self.max_message_tokens >= self.max_episode_tokens:
+            raise ValueError(
+                f"max_message_tokens {self.max_message_tokens} leaves no room for a prompt in max_episode_tokens "
+                f"{self.max_episode_tokens}"
+            )
+        if self.num_processes > 1 and self.engine != "deepspeed":
+            raise ValueError(f"num_processes {self.num_processes} needs engine = deepspeed; torch is one process")
         if self.lr_schedule != "constant" and self.lr_decay_steps <= self.warmup_steps:
             raise ValueError(
                 f"lr_schedule {self.lr_schedule} needs lr_decay_steps above warmup_steps "

@@ -24,7 +24,7 @@ PIECE = "+"
 class Advance(BaseModel):
     """When to leave a stage."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     by: Literal["epochs", "converged"] = Field(
         "epochs", description="epochs: after all epochs of the stage. converged: earlier, if nothing moves any more."

@@ -2,8 +2,8 @@
 
 Rollouts are in the log before the update and the update is made from the log, so a restart goes the same way: from the last
 complete checkpoint (``trainer.resume``) it learns the recorded steps again without playing, compares every digest with the
-one in the log, and goes on. Steps count from 1; step 0 stands for the weights the run started from. Where workers play, the
-trainer waits for their groups instead (``trainer.rollouts.collect``).
+one in the log, and goes on. Step 0 stands for the weights the run started from. Where workers play, the trainer waits for
+their groups instead (``trainer.rollouts.collect``).
 """
 
 from __future__ import annotations
@@ -45,18 +45,17 @@ def train(setup: TrainerSetup) -> RunOutcome:
         if setup.syncs and step >= max(view.steps, default=0):
             sync_weights(setup, view, step)
         done = view.steps.get(step)
-        ends_stage = done is not None and done.is_last_of_epoch and done.epoch + 1 >= view.num_epochs
+        is_last = 0 < setup.max_steps <= step
+        ends_stage = done is not None and (is_last or (done.is_last_of_epoch and done.epoch + 1 >= view.num_epochs))
         _evaluate_if_due(setup, view, step, ends_stage)
         save_if_best(setup, view, step)
-        if ends_stage and not _open_next_stage(setup, view, done):
+        if ends_stage and (is_last or not _open_next_stage(setup, view, done)):
             _finish(setup, view, done)
             break
-        plan = _next_plan(setup, view, step + 1)
-        if plan is None:
+        if (plan := _next_plan(setup, view, step + 1)) is None:
             return RunOutcome.INTERRUPTED
         started_s = time.perf_counter()
-        groups = _rollouts(setup, view, plan)
-        if groups is None:
+        if (groups := _rollouts(setup, view, plan)) is None:
             return RunOutcome.INTERRUPTED
         played_s = time.perf_counter()
         groups = left_in(setup, view, plan, groups)
@@ -145,7 +144,8 @@ def _complete(
     timings_ms: Mapping[str, float],
 ) -> None:
     """Compare with the log if the step is in it, write the checkpoint if one is due, then announce the step."""
-    is_due = plan.is_last_of_epoch or plan.step % setup.config.checkpoint_every_steps == 0
+    is_end = plan.is_last_of_epoch or plan.step == setup.max_steps
+    is_due = is_end or plan.step % setup.config.checkpoint_every_steps == 0
     done = make(
         StepCompleted,
         setup.run_id,
@@ -167,10 +167,8 @@ def _complete(
     )
     recorded = view.steps.get(plan.step)
     if recorded is not None and recorded.weights_digest != done.weights_digest:
-        raise DigestMismatch(
-            f"step {plan.step}: the log says weights {recorded.weights_digest}, learning it again "
-            f"gave {done.weights_digest}; same packages, machine and settings as before?"
-        )
+        both = f"the log says weights {recorded.weights_digest}, learning it again gave {done.weights_digest}"
+        raise DigestMismatch(f"step {plan.step}: {both}; same packages, machine and settings as before?")
     if is_due:
         save(setup, view, plan.step, encode(recorded or done))
     announce(setup, view, done)
@@ -178,11 +176,12 @@ def _complete(
 
 
 def _open_next_stage(setup: TrainerSetup, view: RunView, done: StepCompleted) -> bool:
-    """Say what begins behind the last step of a stage; False if nothing does."""
-    stage = setup.next_stage(done, view)
-    if stage is not None and not view.knows_stage(stage.stage):
+    """Say what begins behind the last step of a stage, if anything does."""
+    if (stage := setup.next_stage(done, view)) is None:
+        return False
+    if not view.knows_stage(stage.stage):
         setup.say(view, [stage])
-    return stage is not None
+    return True
 
 
 def _finish(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
@@ -193,7 +192,9 @@ def _finish(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
         outcome=RunOutcome.COMPLETED,
         step=done.step,
         epoch=done.epoch,
-        reason=f"all {view.num_epochs} epochs trained",
+        reason=f"all {view.num_epochs} epochs trained"
+        if done.step != setup.max_steps
+        else f"pool.max_steps = {done.step}",
         weights_digest=done.weights_digest,
     )
     setup.say(view, [end])

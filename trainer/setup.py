@@ -47,6 +47,7 @@ class PlayerSetup:
         should_stop: Asked between units of work; True ends them early.
         format_hash: Hash of template, tokenizer and tool schemas; rollouts of another format are left out.
         stop_ids: Token ids that end a message; recorded with every rollout.
+        max_steps: Last step of the run; 0 where only the epochs end it.
     """
 
     run_id: str
@@ -59,6 +60,7 @@ class PlayerSetup:
     should_stop: Callable[[], bool] = lambda: False
     format_hash: str = ""
     stop_ids: frozenset[int] = frozenset()
+    max_steps: int = 0
 
     @property
     def sampling(self) -> SamplingParams:

@@ -40,6 +40,8 @@ def decide(pool: Pool, input_cursor: tuple[Cursor, ...] = ()) -> list[Event]:
     if pool.epochs[pool.last_epoch].first_step > pool.last_step:
         return [batch_of(pool.epochs[pool.last_epoch], pool, 0, input_cursor, pool.epochs[pool.last_epoch].event_id)]
     batch = pool.batches[pool.last_step]
+    if is_last_step(pool, batch.step):
+        return []
     signals = due_signals(pool, batch)
     if not batch.is_last_of_epoch:
         plan = pool.epochs[batch.epoch]
@@ -48,6 +50,11 @@ def decide(pool: Pool, input_cursor: tuple[Cursor, ...] = ()) -> list[Event]:
     if pool.config.await_synthesis and (signals or len(pool.answered) < len(pool.signals)):
         return signals
     return [*signals, *open_epoch(pool, batch.epoch + 1, input_cursor, pool.steps[batch.step])]
+
+
+def is_last_step(pool: Pool, step: int) -> bool:
+    """Whether the settings let no step follow this one."""
+    return 0 < pool.config.max_steps <= step
 
 
 def is_done(pool: Pool, batch: BatchPlanned) -> bool:
@@ -128,10 +135,12 @@ def batch_of(
 def due_signals(pool: Pool, batch: BatchPlanned) -> list[BoundaryDetected]:
     """Signals of a finished step that were not sent yet: per category, the best rested boundary tasks of the batch.
 
-    The last epoch of a stage sends none, for no later epoch could take the variants in.
+    The last epoch of a stage or of the run sends none, for no later epoch could take the variants in.
     """
-    stage = stage_at(pool, batch.epoch)
+    stage, epoch = stage_at(pool, batch.epoch), pool.epochs[batch.epoch]
     if pool.config.static_pool or stage is None or not stage.synthesis or stage_at(pool, batch.epoch + 1) is None:
+        return []
+    if is_last_step(pool, epoch.first_step + epoch.num_steps - 1):
         return []
     candidates = [c for task_id in batch.task_ids if (c := candidate_at(pool, task_id, batch)) is not None]
     chosen = selected(candidates, pool.config, draw=f"{pool.seed}\x1f{batch.step}")

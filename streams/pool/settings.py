@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, model_validator
 
 
 class PoolConfig(BaseModel):
     """What the pool agent decides by. Unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     batch_size: int = Field(
         32, ge=1, description="Tasks per training step. Choice: 400 / 32 = 13 steps an epoch fits the reported latency."
+    )
+    max_steps: int = Field(
+        0,
+        ge=0,
+        description="Last step of the run, held-out evaluation behind it; 0: as many as the epochs have. For trials and equal budgets.",
     )
     alpha_low: float = Field(0.20, ge=0, le=1, description="Mean reward below this is hard. Method.")
     alpha_high: float = Field(0.85, ge=0, le=1, description="Mean reward above this is mastered. Method.")
@@ -24,7 +29,10 @@ class PoolConfig(BaseModel):
         0.95, ge=0, le=1, description="Mean reward above this retires a generated task. Method."
     )
     zone_slack: float = Field(
-        1e-9, ge=0, description="Window ends are inclusive within this slack. Choice: means of fractions are inexact."
+        1e-9,
+        ge=0,
+        le=0.01,
+        description="Window ends are inclusive within this slack. Choice: means of fractions are inexact.",
     )
     min_valid_frac: float = Field(
         0.5,
@@ -38,7 +46,7 @@ class PoolConfig(BaseModel):
     selection: Literal["phi", "random"] = Field(
         "phi", description="How seeds are ranked. Method: phi; random is its ablation."
     )
-    quota: dict[Literal["base", "miss_func", "miss_param", "long_context"], int] = Field(
+    quota: dict[Literal["base", "miss_func", "miss_param", "long_context"], NonNegativeInt] = Field(
         default={"base": 4, "miss_func": 4, "miss_param": 4, "long_context": 4},
         description="Signals per step by category; unfilled quota is not given away. Choice: equal categories, half of a 32-task batch.",
     )

@@ -35,6 +35,25 @@ def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> N
         ("kafka.port=99999", "kafka.port"),
         ("stages=[]", "expected section.key=value"),
         ("trainer.kl_coef=-1", "trainer.kl_coef"),
+        ("trainer.learning_rate=inf", "trainer.learning_rate: .*finite"),
+        ("trainer.learning_rate=nan", "trainer.learning_rate"),
+        ("trainer.learning_rate=2.0", "trainer.learning_rate"),
+        ("trainer.weight_decay=1e4", "trainer: .*weight_decay.*sign"),
+        ("trainer.group_size=1", "trainer.group_size: .*greater than or equal to 2"),
+        ("trainer.temperature=inf", "trainer.temperature: .*finite"),
+        ("trainer.max_message_tokens=2000", "trainer: .*no room for a prompt"),
+        ("trainer.num_processes=2", "trainer: .*needs engine = deepspeed"),
+        ("trainer.workers.group_deadline_s=inf", "trainer.workers.group_deadline_s: .*finite"),
+        ("pool.quota.base=-1", "pool.quota.base"),
+        ("pool.zone_slack=0.5", "pool.zone_slack"),
+        ("pool.max_steps=-1", "pool.max_steps"),
+        ("synthesis.deadline_s=inf", "synthesis.deadline_s: .*finite"),
+        ("synthesis.llm.retry_wait_s=nan", "synthesis.llm.retry_wait_s: .*finite"),
+        ("synthesis.min_plan_turns=9", "synthesis: .*min_plan_turns 9 is above"),
+        (
+            'tasks.train=["multi_turn_base_13", "multi_turn_base_13"]',
+            "tasks.train: .*more than once: multi_turn_base_13",
+        ),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name_with_the_reason(override: str, message: str) -> None:
@@ -49,6 +68,24 @@ def test_settings_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
     file.write_text('[[stages]]\nname = "a"\nepochs = 1\n[[stages]]\nname = "a"\nepochs = 2\n')
     with pytest.raises(ConfigError, match="distinct names"):
         load_config(file, {}, [])
+
+
+def test_a_ratio_without_a_bound_may_be_asked_for() -> None:
+    assert load_config(None, {}, ["trainer.dual_clip=inf"]).trainer.dual_clip == float("inf")
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_bytes(b"\xef\xbb\xbf[pool]\nbatch_size = 5\n")
+    assert load_config(file, {}, []).pool.batch_size == 5
+
+
+def test_a_stage_that_waits_for_held_out_reward_needs_an_evaluation(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[[stages]]\nname = "a"\nepochs = 3\nsynthesis = false\nadvance = { by = "converged" }\n')
+    assert load_config(file, {}, []).stages[0].name == "a"
+    with pytest.raises(ConfigError, match="stage a: .*trainer.eval_rollouts is 0"):
+        load_config(file, {}, ["trainer.eval_rollouts=0"])
 
 
 def test_every_fault_is_named_at_once() -> None:

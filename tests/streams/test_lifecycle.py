@@ -6,6 +6,7 @@ import hashlib
 
 import pytest
 
+from analysis.watchdog import wait_of
 from schemas.events import BatchPlanned, BoundaryDetected, EpochPlanned, RetireReason, TaskRetired, TaskSynthesized
 from streams.pool.lifecycle import drift_reason, num_to_inject, pruned, queue_of, shuffled
 from streams.pool.pool import Pool, initial
@@ -190,3 +191,17 @@ def test_nothing_is_decided_before_the_run_and_its_seeds_are_known() -> None:
         pool = apply(pool, event)
         assert decide(pool) == []
     assert [type(e).__name__ for e in decide(apply(pool, events[-1]))] == ["EpochPlanned", "BatchPlanned"]
+
+
+@pytest.mark.parametrize("max_steps", [1, 3, 5, 7])
+def test_a_bounded_run_plans_no_step_behind_its_last_one_and_asks_for_no_variant_that_cannot_enter(
+    max_steps: int,
+) -> None:
+    settings = {"batch_size": 2, "cooldown": 0, "max_steps": max_steps}
+    whole, _ = play(4, 4, {**settings, "max_steps": 0}, lambda task_id, step: 0.5)
+    pool, log = play(4, 4, settings, lambda task_id, step: 0.5)
+    assert pool.last_step == max_steps < whole.last_step and wait_of(pool).event == "RunFinished"
+    last = pool.epochs[pool.last_epoch]
+    signals = [event for event in log if isinstance(event, BoundaryDetected)]
+    assert all(signal.epoch < last.epoch for signal in signals)
+    assert {batch.event_id for batch in pool.batches.values()} <= {batch.event_id for batch in whole.batches.values()}

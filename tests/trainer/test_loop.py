@@ -368,3 +368,17 @@ def test_an_evaluation_is_the_same_at_equal_weights_and_means_over_its_rollouts(
     assert set(first.by_category) == {"base"}
     assert first.by_category["base"] == pytest.approx(first.mean_reward)
     assert 0 <= first.accuracy <= first.mean_reward <= 1
+
+
+@pytest.mark.parametrize("max_steps", [1, 3])
+def test_a_bounded_run_ends_behind_its_last_step_with_checkpoint_and_evaluation(tmp_path, max_steps):
+    log, whole = new_log(), new_log()
+    assert train(setup_of(whole, tmp_path / "whole")) is RunOutcome.COMPLETED
+    assert train(setup_of(log, tmp_path, max_steps=max_steps)) is RunOutcome.COMPLETED
+    steps, (end,) = events_of(log, StepCompleted), events_of(log, RunFinished)
+    assert [done.step for done in steps] == list(range(1, max_steps + 1))
+    assert [done.weights_digest for done in steps] == [d.weights_digest for d in events_of(whole, StepCompleted)][
+        :max_steps
+    ]
+    assert (end.step, end.reason) == (max_steps, f"pool.max_steps = {max_steps}")
+    assert latest_complete(tmp_path).step == max_steps == max(e.step for e in events_of(log, EvaluationCompleted))

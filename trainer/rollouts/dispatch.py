@@ -132,7 +132,12 @@ def foreseen(step: int, plans: dict[int, BatchPlanned], epochs: dict[int, EpochP
 
 
 def upcoming(
-    next_step: int, policy_version: int, bound: Bound, plans: dict[int, BatchPlanned], epochs: dict[int, EpochPlanned]
+    next_step: int,
+    policy_version: int,
+    bound: Bound,
+    plans: dict[int, BatchPlanned],
+    epochs: dict[int, EpochPlanned],
+    max_steps: int = 0,
 ) -> Iterator[BatchPlanned]:
     """Batches a worker may begin, in order of their steps.
 
@@ -142,9 +147,10 @@ def upcoming(
         bound: how old rollouts may be.
         plans: batch by step.
         epochs: epoch by number.
+        max_steps: last step of the run; 0 where only the epochs end it.
     """
     step = next_step
-    while may_begin(step, policy_version, bound):
+    while may_begin(step, policy_version, bound) and not 0 < max_steps < step:
         plan = foreseen(step, plans, epochs)
         if plan is None:
             return

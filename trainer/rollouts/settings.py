@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class WorkerConfig(BaseModel):
     """Rollouts in processes of their own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     num_local: int = Field(
         1, ge=0, description="Rollout workers that a run starts on its own machine; 0 leaves it to `rods rollout`."
@@ -35,7 +35,7 @@ class WorkerConfig(BaseModel):
 class VllmConfig(BaseModel):
     """Servers and engines of vLLM."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     urls: tuple[str, ...] = Field(
         (), description="Addresses of the servers, as http://host:port; one worker samples from one."

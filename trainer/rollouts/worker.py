@@ -109,7 +109,9 @@ class RolloutWorker:
     def _free(self, version: int) -> list[Opening]:
         """Groups that may be claimed now, in plan order, as many as are played at a time."""
         view, config, found = self._view, self._setup.config, []
-        for plan in upcoming(view.next_step, version, self._setup.bound, view.plans, view.epochs):
+        for plan in upcoming(
+            view.next_step, version, self._setup.bound, view.plans, view.epochs, self._setup.max_steps
+        ):
             if view.missing_for(plan):
                 break
             for task_id in plan.task_ids:
