@@ -15,7 +15,6 @@ from schemas import TOPICS, Event
 from schemas.events import RunStarted
 from streams.archive.scan import LogTail, scan_archive, scan_log, scanned
 from streams.archive.segments import ArchiveLog, partitions_in
-from streams.archive.tail import ArchiveTail
 from streams.log.connection import Connection
 from streams.log.discovery import existing, partitions_on, sized
 from streams.log.kafka import KafkaLog
@@ -50,9 +49,7 @@ class Source:
     def tail(self, topics: Iterable[str]) -> Tail:
         """Some topics from the beginning on, as they grow."""
         present = [topic for topic in topics if topic in self.partitions]
-        return (
-            LogTail(self.log, present, self.partitions) if self.archive is None else ArchiveTail(self.archive, present)
-        )
+        return LogTail(self.log, present, self.partitions)
 
     def events(self, topics: Iterable[str] = FACTS) -> Iterator[Event]:
         """Every event of some topics; records that are no events are left out."""

@@ -48,26 +48,34 @@ def segments(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.avro"))
 
 
-def blocks_of(path: Path, from_offset: int = 0) -> Iterator[Block]:
+def blocks_of(path: Path, from_offset: int = 0, known: tuple[int, int] | None = None) -> Iterator[Block]:
     """Blocks of a segment in order; those before an offset are not unpacked, half a block at the end is left out.
+
+    Args:
+        path: the segment.
+        from_offset: first offset that is wanted.
+        known: end of a block that was read before, and the offset behind it: what lies up to there is not read again.
 
     Raises:
         LogGap: a block is damaged; the text names segment, bytes and offsets.
     """
-    end, next_offset = 0, int(path.stem)
+    end, next_offset = known or (0, int(path.stem))
     with path.open("rb") as file:
         try:
-            if header_of(file.read(LONGEST_HEADER_BYTES)) is None:
+            head = file.read(LONGEST_HEADER_BYTES)
+            if (header := header_of(head)) is None:
                 raise ValueError("no header of a segment")
-            file.seek(0)
-            reader = fastavro.block_reader(file)
-            end = file.tell()
+            skipped = max(0, end - header[1])
+            file.seek(end if skipped else 0)
+            stream = io.BytesIO(head[: header[1]] + file.read()) if skipped else file
+            reader = fastavro.block_reader(stream)
+            end = end or stream.tell()
             for block in reader:
                 if block.num_records < 1:
                     raise ValueError("a block of no records")
                 behind = next_offset + block.num_records
                 data = _data_of(block, next_offset) if behind > from_offset else []
-                end, next_offset = block.offset + block.size, behind
+                end, next_offset = skipped + block.offset + block.size, behind
                 yield Block(end, block.size, behind, data)
         except BROKEN:
             refuse_damage(path, end, next_offset)
@@ -139,11 +147,7 @@ def sound_length(path: Path) -> tuple[int, int]:
 
 
 def read_segment(path: Path, place: Place, from_offset: int) -> Iterator[Record]:
-    """Records of a segment at and behind an offset; blocks before it are not unpacked, a torn tail ends it quietly.
-
-    Raises:
-        LogGap: a block is damaged.
-    """
+    """Records of a segment at and behind an offset; a torn tail ends it quietly, damage is a LogGap."""
     for block in blocks_of(path, from_offset):
         yield from (record_of(datum, place) for datum in block.data if datum["offset"] >= from_offset)
 
@@ -246,6 +250,7 @@ class ArchiveLog:
         self._segment_bytes = segment_bytes
         self._lanes: dict[Place, _Lane] = {}
         self._loaded: dict[Place, tuple[int, Iterator[Record]]] = {}
+        self._walked: dict[Place, tuple[Path, int, int]] = {}
 
     @property
     def root(self) -> Path:
@@ -325,7 +330,8 @@ class ArchiveLog:
                 self._loaded.pop(place, None)
                 break
             if record.offset != offset:
-                raise LogGap(f"archive {self.folder(place)}: offsets {offset} to {record.offset - 1} are missing")
+                where = f"{place.topic}-{place.partition}: offsets {offset} to {record.offset - 1}"
+                raise LogGap(f"{where} are missing in archive {self._root}")
             taken.append(record)
             offset += 1
             self._loaded[place] = (offset, records)
@@ -336,8 +342,12 @@ class ArchiveLog:
         files = segments(self.folder(place))
         behind = [path for path in files if int(path.stem) > offset]
         holding = files[: len(files) - len(behind)][-1:]
+        walked, end, next_offset = self._walked.get(place, (None, 0, 0))
         for path in holding + behind[:1]:
-            yield from read_segment(path, place, offset)
+            known = (end, next_offset) if path == walked and next_offset <= offset else None
+            for block in blocks_of(path, offset, known):
+                yield from (record_of(datum, place) for datum in block.data if datum["offset"] >= offset)
+                self._walked[place] = (path, block.end, block.next_offset)
 
     def end_offsets(self, topics: Iterable[str]) -> dict[Place, int]:
         ends = {}
@@ -351,8 +361,7 @@ class ArchiveLog:
     def close(self) -> None:
         for lane in self._lanes.values():
             lane.close()
-        self._lanes = {}
-        self._loaded = {}
+        self._lanes, self._loaded, self._walked = {}, {}, {}
 
 
 def partitions_in(root: Path) -> dict[str, int]:

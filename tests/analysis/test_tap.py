@@ -24,7 +24,6 @@ from schemas import TOPICS, Event
 from schemas.events import BoundaryDetected, RolloutGroupCompleted
 from streams.archive.scan import LogTail, Scanned, scan_log
 from streams.archive.segments import ArchiveLog, segments
-from streams.archive.tail import ArchiveTail
 from streams.log.connection import Connection
 from streams.log.kafka import KafkaLog
 from streams.log.port import Log, LogGap, MemoryLog, Place, Record
@@ -145,7 +144,7 @@ def test_a_following_tap_hears_what_comes_later_until_it_is_stopped() -> None:
 def test_a_tap_follows_an_archive_through_half_blocks_and_new_segments(tmp_path: Path) -> None:
     writer = ArchiveLog(tmp_path, PARTITIONS, segment_bytes=1000)
     writer.append([run_started(run_id=f"run-{i}") for i in range(3)])
-    tail = ArchiveTail(tmp_path, ["runs"])
+    tail = LogTail(ArchiveLog(tmp_path), ["runs"], {"runs": 1})
     assert [r.offset for r in tail.read(0.0)] == [0, 1, 2] and tail.read(0.0) == []
     for i in range(3, 20):
         writer.append([run_started(run_id=f"run-{i}")])
@@ -155,10 +154,10 @@ def test_a_tap_follows_an_archive_through_half_blocks_and_new_segments(tmp_path:
     with files[-1].open("ab") as file:
         file.write(b"\x02\x80\x80")
     assert tail.read(0.0) == []
-    assert [r.offset for r in ArchiveTail(tmp_path, ["runs"]).read(0.0)] == list(range(20))
+    assert [r.offset for r in LogTail(ArchiveLog(tmp_path), ["runs"], {"runs": 1}).read(0.0)] == list(range(20))
     files[1].unlink()
     with pytest.raises(LogGap, match="runs-0: offsets"):
-        ArchiveTail(tmp_path, ["runs"]).read(0.0)
+        LogTail(ArchiveLog(tmp_path), ["runs"], {"runs": 1}).read(0.0)
 
 
 def test_a_tap_on_a_broker_follows_without_a_group_and_hears_spread_partitions(connection: Connection) -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from streams.archive.archiver import mirror, restore
 from streams.archive.blocks import HEADER_BYTES, spans_of
-from streams.archive.scan import scan_archive
+from streams.archive.scan import LogTail, scan_archive
 from streams.archive.segments import ArchiveLog, segments
-from streams.archive.tail import ArchiveTail
 from streams.log.connection import Connection
 from streams.log.embedded_broker import EmbeddedBroker
 from streams.log.kafka import KafkaLog
@@ -214,13 +213,13 @@ def test_one_who_follows_an_archive_refuses_damage_and_waits_for_the_rest_of_hal
     path, data = blocks(tmp_path, 3)
     second = spans_of(data, 0)[1]
     path.write_bytes(data[: second.end - 5])
-    tail = ArchiveTail(tmp_path, ["batches"])
+    tail = LogTail(ArchiveLog(tmp_path), ["batches"], {"batches": 1})
     assert [r.offset for r in tail.read(0.0)] == [0] and tail.read(0.0) == []
     path.write_bytes(data)
     assert [r.offset for r in tail.read(0.0)] == [1, 2]
     path.write_bytes(data[: second.end - 1] + b"?" + data[second.end :])
     with pytest.raises(LogGap, match="batches-0 offsets 1 to 1: .* is damaged"):
-        ArchiveTail(tmp_path, ["batches"]).read(0.0)
+        LogTail(ArchiveLog(tmp_path), ["batches"], {"batches": 1}).read(0.0)
 
 
 def test_a_reader_of_several_partitions_gets_a_share_of_each(tmp_path: Path) -> None:
