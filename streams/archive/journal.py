@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -71,14 +72,18 @@ class Journal:
         self._journal.sync()
         self._next += len(records)
 
-    def sent(self, places: Iterable[Place], offsets: Iterable[int]) -> None:
-        """Where the records kept last lie in the log; older ones that the archive holds are dropped."""
-        current = segments(self._journal.folder(LANE))[-1]
-        ends = self._ends_of.setdefault(current, {})
-        for place, offset in zip(places, offsets, strict=True):
+    def sent(self, places: Sequence[Place], offsets: Sequence[int]) -> None:
+        """Where the records kept last lie in the log; segments whose records the archive all holds are dropped.
+
+        The journal may have begun a new segment in the middle of them.
+        """
+        files = segments(self._journal.folder(LANE))
+        firsts = [int(path.stem) for path in files]
+        for kept, place, offset in zip(range(self._next - len(places), self._next), places, offsets, strict=True):
+            ends = self._ends_of.setdefault(files[bisect_right(firsts, kept) - 1], {})
             ends[place] = max(ends.get(place, 0), offset + 1)
         if len(self._ends_of) > 1:
-            self._drop_archived(current)
+            self._drop_archived(files[-1])
 
     def _drop_archived(self, current: Path) -> None:
         """Delete older segments of this process whose every record the archive holds."""

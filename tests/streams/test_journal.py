@@ -155,3 +155,23 @@ def test_the_archives_ends_are_synced_before_they_are_said_and_an_empty_file_say
     ends_file(tmp_path / "archive").write_text("[[")
     with pytest.raises(LogGap, match="archive-ends.json cannot be read.*delete it"):
         read_ends(tmp_path / "archive")
+
+
+def test_a_segment_that_a_batch_ended_in_stays_until_the_archive_holds_all_of_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("streams.archive.journal.ROTATE_BYTES", 2_000)
+    monkeypatch.setattr("streams.archive.segments.SYNC_BYTES", 256)
+    journal = Journal(tmp_path / "journals", tmp_path / "archive")
+    records = [as_record(event, {"batches": 1}) for event in batches(60)]
+    journal.keep(records[:2])
+    journal.sent([PLACE] * 2, [0, 1])
+    journal.keep(records[2:58])
+    journal.sent([PLACE] * 56, range(2, 58))
+    first, *others = segments(tmp_path / "journals" / "journal" / "0")
+    assert len(others) > 1 and int(others[0].stem) > 2
+    write_ends(tmp_path / "archive", {PLACE: 2})
+    journal.keep(records[58:])
+    journal.sent([PLACE] * 2, [58, 59])
+    assert first.exists() and len(list(journaled(tmp_path / "journals"))) == 60
+    write_ends(tmp_path / "archive", {PLACE: int(others[0].stem)})
+    journal.sent([PLACE] * 2, [58, 59])
+    assert not first.exists() and others[0].exists()
