@@ -208,9 +208,9 @@ def test_rescoring_under_the_recorded_rewards_changes_nothing_and_under_others_t
 def test_a_run_can_be_bounded_in_steps_and_replays(tmp_path: Path) -> None:
     code, output = run(tmp_path, "--config", str(CONFIG), "--set", "pool.max_steps=3")
     assert code == 0, output
-    summary = json.loads(RunFolder(only_run(tmp_path)).summary_file.read_text())
+    summary = json.loads(only_run(tmp_path).summary_file.read_text())
     assert summary["steps"] == 3 and not summary["conservation"]["missing"] and not summary["conservation"]["duplicate"]
     replayed = subprocess.run(
-        [sys.executable, str(ROOT / "cli.py"), "replay", str(only_run(tmp_path))], cwd=ROOT, check=False
+        [sys.executable, str(ROOT / "cli.py"), "replay", str(only_run(tmp_path).path)], cwd=ROOT, check=False
     )
     assert replayed.returncode == 0
