@@ -36,10 +36,13 @@ from schemas.events import Task
 from trainer.policy.causal_lm import CausalLM, halves
 from trainer.policy.loading import PolicyConfig, build_policy, save_policy, tokenizer_digest
 from trainer.policy.template import COMPACT_TOKENS, CompactTemplate, Teaching
+from trainer.rollouts.live_episode import LiveEpisode
+from trainer.rollouts.sampler import RolloutRequest, SamplingParams
 from trainer.update.logprobs import Padded, padded
 from trainer.weights.digest import weights_digest
 
 MANIFEST = "manifest.json"
+UNBOUNDED = SamplingParams(seed=0, max_message_tokens=2**31, max_episode_tokens=2**31)
 RECIPE = 1
 """Raise when the same config and tasks would give other weights."""
 
@@ -200,18 +203,16 @@ def trace(task: Task, template: Teaching, environment_name: str) -> Trace | None
     """The episode in which the policy makes exactly the reference calls; None when it earns less than 1."""
     world = environment(environment_name)
     episode = Episode(world, task, parser(template.parser), Reference.of(world, task))
-    ids = list(template.start_ids(task, tuple(episode.offered.values())))
-    mask = [0] * len(ids)
-    for turn in task.turns:
-        closed, queue = False, [*((call,) for call in turn.ground_truth), ()]
-        while queue and not closed and not episode.done:
-            shown, target = template.incoming_ids(episode.incoming), template.target_ids(queue.pop(0))
-            ids += [*shown, *target]
-            mask += [0] * len(shown) + [1] * len(target)
-            closed = episode.step(template.message_text(target)).code >= 0
-    if not episode.done or episode.reward < 1:
+    live = LiveEpisode(RolloutRequest(task, episode, 0, ()), template, UNBOUNDED, UNBOUNDED.max_episode_tokens)
+    for number, turn in enumerate(task.turns):
+        for calls in [*((call,) for call in turn.ground_truth), ()]:
+            if not live.is_over and episode.turn == number:
+                ids = template.target_ids(calls)
+                live.accept(live.ids, ids, [0.0] * len(ids), "stop", None)
+    if not episode.done or live.error or episode.reward < 1:
         return None
-    return Trace(task.task_id, np.array(ids, np.int32), np.array(mask, np.uint8))
+    played = live.rollout()
+    return Trace(task.task_id, played.token_ids, played.mask)
 
 
 @contextmanager

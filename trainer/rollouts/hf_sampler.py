@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from environments.interface import CALL_FAILURES
-from schemas.events import FinishReason
 from trainer.policy.causal_lm import CausalLM, halves
 from trainer.policy.grouped_attention import use_grouped_attention
 from trainer.policy.kv_cache import BufferedCache
 from trainer.policy.template import Template
+from trainer.rollouts.live_episode import LiveEpisode
 from trainer.rollouts.sampler import OnProgress, OnRollout, Rollout, RolloutRequest, SamplingParams
 from trainer.rollouts.token_choice import choose, uniforms
 
@@ -67,47 +66,35 @@ def _hand_on(batch: _Batch, on_rollout: OnRollout | None) -> None:
 
 
 class _Batch:
-    """Token arrays of all requests (index i), and the cache rows that are still live (slot s)."""
+    """What the model reads and says for all requests (index i), and the cache rows that are still live (slot s)."""
 
     def __init__(
         self, policy: CausalLM, template: Template, requests: Sequence[RolloutRequest], params: SamplingParams
     ) -> None:
-        self._policy, self._template, self._requests, self._params = policy, template, requests, params
+        self._policy, self._params = policy, params
         self._limit = min(params.max_episode_tokens, policy.max_tokens)
+        self._episodes = [LiveEpisode(request, template, params, policy.max_tokens) for request in requests]
         shape = (len(requests), self._limit)
         self._ids = np.zeros(shape, np.int64)
         self._logprobs = np.zeros(shape, np.float32)
-        self._mask = np.zeros(shape, np.uint8)
         self._uniforms = np.empty(shape, np.float64)
         self._num_known = np.zeros(len(requests), np.int64)
         self._message_start = np.zeros(len(requests), np.int64)
-        self._errors: dict[int, str] = {}
         self._stop_ids = np.array(sorted(template.stop_ids), np.int64)
         self._cache = BufferedCache(policy.model.config, self._limit)
         self._position = 0
-        self._order = np.array([i for i in range(len(requests)) if self._open(i)], np.int64)
-        self._ended = sorted(set(range(len(requests))) - set(self._order.tolist()))
+        for i, request in enumerate(requests):
+            self._uniforms[i] = uniforms(params.seed, request.stream_key, self._limit)
+            self._show(i)
+        self._order = np.array([i for i, live in enumerate(self._episodes) if not live.is_over], np.int64)
+        self._ended = [i for i, live in enumerate(self._episodes) if live.is_over]
         self.num_live = len(self._order)
 
-    def _open(self, i: int) -> bool:
-        request = self._requests[i]
-        self._uniforms[i] = uniforms(self._params.seed, request.stream_key, self._limit)
-        start = self._template.start_ids(request.task, tuple(request.episode.offered.values()))
-        return self._show(i, [*start, *self._template.incoming_ids(request.episode.incoming)])
-
-    def _show(self, i: int, ids: list[int]) -> bool:
-        """Queue environment tokens; False if the episode had to be cut because they leave no room."""
-        start = int(self._num_known[i])
-        end = start + len(ids)
-        if end == 0:
-            task_id = self._requests[i].task.task_id
-            raise ValueError(f"task {task_id}: the template {self._template.name} shows nothing at all")
-        if end >= self._limit:
-            self._requests[i].episode.cut(FinishReason.TOKEN_LIMIT)
-            return False
-        self._ids[i, start:end] = ids
-        self._num_known[i] = self._message_start[i] = end
-        return True
+    def _show(self, i: int) -> None:
+        """Queue what an episode has shown behind its last message."""
+        start, shown = int(self._num_known[i]), self._episodes[i].ids
+        self._ids[i, start : len(shown)] = shown[start:]
+        self._num_known[i] = self._message_start[i] = len(shown)
 
     def advance(self) -> None:
         """Feed every live row its next tokens, sample where a row has read everything, end what has ended."""
@@ -130,7 +117,6 @@ class _Batch:
         ids, logprobs = choose(logits, numbers, self._params)
         self._ids[rows, at] = ids.cpu().numpy()
         self._logprobs[rows, at] = logprobs.cpu().numpy()
-        self._mask[rows, at] = 1
         self._num_known[rows] = at + 1
 
     def _has_ended(self, rows: np.ndarray) -> np.ndarray:
@@ -141,22 +127,15 @@ class _Batch:
 
     def _end_messages(self, slots: np.ndarray) -> None:
         for slot in slots[::-1]:
-            if not self._end_message(int(self._order[slot])):
+            i = int(self._order[slot])
+            live, message = self._episodes[i], slice(self._message_start[i], self._num_known[i])
+            ids = self._ids[i, message].tolist()
+            ended = "stop" if ids[-1] in self._stop_ids else "length"
+            live.accept(live.ids, ids, self._logprobs[i, message].tolist(), ended, None)
+            if live.is_over:
                 self._drop(int(slot))
-
-    def _end_message(self, i: int) -> bool:
-        """Give the message of row i to its episode; False if the episode is over."""
-        episode = self._requests[i].episode
-        ids = self._ids[i, self._message_start[i] : self._num_known[i]].tolist()
-        if ids[-1] not in self._template.stop_ids:
-            episode.cut(FinishReason.TOKEN_LIMIT)
-            return False
-        try:
-            episode.step(self._template.message_text(ids))
-        except CALL_FAILURES as error:
-            self._errors[i] = f"message {len(episode.messages)}: {type(error).__name__}: {error}"
-            episode.cut(FinishReason.ERROR)
-        return not episode.done and self._show(i, self._template.incoming_ids(episode.incoming))
+            else:
+                self._show(i)
 
     def _drop(self, slot: int) -> None:
         last = self.num_live - 1
@@ -173,17 +152,8 @@ class _Batch:
 
     def rollouts(self) -> list[Rollout]:
         """What was played, in the order of the requests."""
-        return [self.rollout(i) for i in range(len(self._requests))]
+        return [live.rollout() for live in self._episodes]
 
     def rollout(self, i: int) -> Rollout:
         """What was played for one request."""
-        request, end = self._requests[i], int(self._num_known[i])
-        return Rollout(
-            task_id=request.task.task_id,
-            rollout_index=request.rollout_index,
-            token_ids=self._ids[i, :end].astype(np.int32),
-            logprobs=self._logprobs[i, :end].copy(),
-            mask=self._mask[i, :end].copy(),
-            episode=request.episode,
-            error=self._errors.get(i, ""),
-        )
+        return self._episodes[i].rollout()

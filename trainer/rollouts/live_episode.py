@@ -1,7 +1,6 @@
 """One episode on its way: which tokens were shown, which were sampled, what comes next.
 
-For samplers that ask for whole messages. The tokens of an episode only ever grow: what is asked for next is what was
-shown and sampled so far, never rendered again.
+The tokens of an episode only ever grow: what is asked for next is what was shown and sampled so far, never rendered again.
 """
 
 from __future__ import annotations
