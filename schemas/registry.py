@@ -9,18 +9,14 @@ Source of the format and the calls: Confluent Schema Registry, "Wire format" and
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import ssl
 import struct
 import threading
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, TypeVar
 
 import fastavro
 
@@ -36,13 +32,17 @@ URL, AUTH, CA_FILE, PREFIX = (
 )
 FRAME = struct.Struct(">bI")
 COMPATIBILITY = "FULL_TRANSITIVE"
-CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 TIMEOUT_S = 10.0
 NAMESPACE = "rods."
+T = TypeVar("T")
 
 
 class RegistryUnavailable(ConnectionError):
     """The schema registry does not answer; the text says where and what to do."""
+
+
+class NotHeld(LookupError):
+    """The registry's own words on what it does not hold or take."""
 
 
 class SchemaRefused(RuntimeError):
@@ -93,6 +93,7 @@ class Registry:
         self._ids: dict[str, int] = {}
         self._writers: dict[int, Writer | None] = {}
         self._lock = threading.Lock()
+        self._client: Any = None
 
     def subject(self, name: str) -> str:
         """Subject of an event type.
@@ -110,14 +111,12 @@ class Registry:
             RegistryUnavailable: no answer.
         """
         for entry in CATALOGUE:
-            subject = self.subject(entry.name)
-            self._call("PUT", f"/config/{quoted(subject)}", {"compatibility": COMPATIBILITY})
-            status, answer = self._call(
-                "POST", f"/subjects/{quoted(subject)}/versions", {"schema": text_of(entry.name)}
-            )
-            if status != 200:
-                raise SchemaRefused(f"registry {self.settings.url} refused subject {subject}: {answer}")
-            self._ids[entry.name] = answer["id"]
+            at, new = self.subject(entry.name), text_of(entry.name)
+            self._ask(lambda client, at=at: client.set_compatibility(at, COMPATIBILITY))
+            try:
+                self._ids[entry.name] = self._ask(lambda client, at=at, new=new: client.register_schema(at, avro(new)))
+            except NotHeld as error:
+                raise SchemaRefused(f"registry {self.settings.url} refused subject {at}: {error}") from error
         return dict(self._ids)
 
     def id_of(self, name: str) -> int:
@@ -129,13 +128,13 @@ class Registry:
         """
         if name not in self._ids:
             subject = self.subject(name)
-            status, answer = self._call("POST", f"/subjects/{quoted(subject)}", {"schema": text_of(name)})
-            if status != 200:
+            try:
+                self._ids[name] = self._ask(lambda client: client.lookup_schema(subject, avro(text_of(name)))).schema_id
+            except NotHeld as error:
                 raise SchemaRefused(
-                    f"registry {self.settings.url} does not know this schema of {subject} ({answer}): "
+                    f"registry {self.settings.url} does not know this schema of {subject} ({error}): "
                     "run `rods init-topics` of this version first"
-                )
-            self._ids[name] = answer["id"]
+                ) from error
         return self._ids[name]
 
     def header(self, name: str) -> bytes:
@@ -151,43 +150,48 @@ class Registry:
         schema_id = FRAME.unpack_from(data)[1]
         with self._lock:
             if schema_id not in self._writers:
-                status, answer = self._call("GET", f"/schemas/ids/{schema_id}")
-                self._writers[schema_id] = writer_of(answer.get("schema", "")) if status == 200 else None
+                try:
+                    self._writers[schema_id] = writer_of(
+                        self._ask(lambda client: client.get_schema(schema_id)).schema_str
+                    )
+                except NotHeld:
+                    self._writers[schema_id] = None
             return self._writers[schema_id]
 
-    def _call(self, method: str, path: str, body: dict | None = None) -> tuple[int, dict]:
-        """(status, JSON answer); 4xx answers are returned, everything else that is not 200 raises."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.settings.url + path, data, self._headers(), method=method)
+    def _ask(self, question: Callable[[Any], T]) -> T:
+        """The answer of confluent-kafka's client, which is made at the first question.
+
+        Raises:
+            NotHeld: the registry answers that it does not hold or take it.
+            RegistryUnavailable: it does not answer, or with an error.
+        """
+        from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
+        from httpx2 import HTTPError
+
+        settings = self.settings
+        if self._client is None:
+            auth = {"basic.auth.user.info": resolved(AUTH, settings.auth)} if settings.auth else {}
+            ca = {"ssl.ca.location": settings.ca_file} if settings.ca_file else {}
+            self._client = SchemaRegistryClient(
+                {"url": settings.url, "timeout": TIMEOUT_S, "max.retries": 0, **auth, **ca}
+            )
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._tls()) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            text = error.read().decode(errors="replace")
-            if error.code in (404, 409, 422):
-                return error.code, {"error": f"HTTP {error.code} {text[:500]}"}
-            raise RegistryUnavailable(f"{method} {self.settings.url}{path}: HTTP {error.code} {text[:200]}") from error
-        except (OSError, json.JSONDecodeError) as error:
+            return question(self._client)
+        except SchemaRegistryError as error:
+            told = f"HTTP {error.http_status_code} {error.error_message}"
+            kind = NotHeld if error.http_status_code in (404, 409, 422) else RegistryUnavailable
+            raise kind(f"schema registry {settings.url}: {told}") from error
+        except (OSError, ValueError, HTTPError) as error:
             raise RegistryUnavailable(
-                f"schema registry {self.settings.url}: {error}; is it running? Unset {URL} to do without one"
+                f"schema registry {settings.url}: {error}; is it running? Unset {URL} to do without one"
             ) from error
 
-    def _headers(self) -> dict[str, str]:
-        headers = {"Content-Type": CONTENT_TYPE, "Accept": CONTENT_TYPE}
-        if self.settings.auth:
-            secret = resolved(AUTH, self.settings.auth)
-            headers["Authorization"] = "Basic " + base64.b64encode(secret.encode()).decode()
-        return headers
 
-    def _tls(self) -> ssl.SSLContext | None:
-        if not self.settings.url.startswith("https"):
-            return None
-        return ssl.create_default_context(cafile=self.settings.ca_file or None)
+def avro(text: str) -> object:
+    """A schema as confluent-kafka's client takes it."""
+    from confluent_kafka.schema_registry import Schema
 
-
-def quoted(subject: str) -> str:
-    """A subject as part of a path."""
-    return urllib.parse.quote(subject, safe="")
+    return Schema(text, "AVRO")
 
 
 @cache

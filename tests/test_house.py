@@ -37,7 +37,7 @@ KEPT_BY = {
     "vllm": {"trainer", "synthesizer"},
     "pyarrow": {"analysis/arrow_tables.py", "analysis/export.py", "analysis/sql_views.py", "commands/tap.py"},
     "duckdb": {"analysis/sql_views.py", "commands/sql.py"},
-    "confluent_kafka": {"streams"},
+    "confluent_kafka": {"streams", "schemas/registry.py"},
     "aiokafka": {"streams"},
     "bfcl_eval": {"environments"},
 }
