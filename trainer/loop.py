@@ -67,15 +67,15 @@ def train(setup: TrainerSetup) -> RunOutcome:
 
 def _next_plan(setup: TrainerSetup, view: RunView, step: int) -> BatchPlanned | None:
     """The plan of a step once it, its tasks and its epoch are known; None if asked to stop meanwhile."""
-    give_up_s = time.monotonic() + setup.patience_s
+    patience_s = setup.patience_s + setup.synthesis_wait_s
+    give_up_s = time.monotonic() + patience_s
     while not setup.should_stop():
         if step in view.plans and not view.missing_for(view.plans[step]):
             return view.plans[step]
         if time.monotonic() > give_up_s:
             missing = view.missing_for(view.plans[step]) if step in view.plans else f"BatchPlanned of step {step}"
             raise NothingCame(
-                f"run {setup.run_id}: {missing} did not come within {setup.patience_s:.0f} s; "
-                "is the streams worker running?"
+                f"run {setup.run_id}: {missing} did not come within {patience_s:.0f} s; is the streams worker running?"
             )
         view.hear(setup.reader.poll(POLL_S))
     return None

@@ -48,6 +48,7 @@ class TrainerSetup:
         log: Where events are written.
         reader: Where events of this run are heard; follows ``trainer.view.TOPICS`` from the beginning.
         patience_s: How long to wait for an event before giving up, seconds.
+        synthesis_wait_s: How much longer a plan may take, for an epoch that waits for the synthesizer, seconds.
         next_stage: The curriculum stage that begins behind the last step of a stage, if one does.
         should_stop: Asked between steps; True ends the loop early.
         on_progress: Told (phase, finished rollouts, all rollouts).
@@ -76,6 +77,7 @@ class TrainerSetup:
     format_hash: str = ""
     stop_ids: frozenset[int] = frozenset()
     clock: Callable[[], float] = time.monotonic
+    synthesis_wait_s: float = 0.0
 
     @property
     def sampling(self) -> SamplingParams:

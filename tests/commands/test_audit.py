@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from cli import app
 from commands.config import load_config
-from commands.seeds import training_tasks
+from commands.tasks import training_tasks
 
 
 def test_the_audit_names_known_faults_for_people_and_machines(tmp_path: Path) -> None:

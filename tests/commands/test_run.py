@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from commands.folder import RunFolder
-from commands.run import facts_of
 from tests.chaos.harness import kill, only_run
 from tests.chaos.outcome import outcome
 
@@ -92,7 +91,7 @@ def test_a_run_ends_by_itself_with_every_figure_and_nothing_lost(undisturbed: Ru
 
 
 def test_stages_follow_each_other_and_only_the_last_one_synthesizes(undisturbed: RunFolder) -> None:
-    pool = facts_of(undisturbed).pool
+    pool = undisturbed.facts().pool
     assert [pool.epochs[e].stage for e in sorted(pool.epochs)] == ["base", "full", "full", "full"]
     assert len(pool.epochs[0].order) == 4 and len(pool.epochs[1].order) == 8
     assert min(signal.epoch for signal in pool.signals.values()) >= 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands.trainer import ASSET
+from commands.roles.train import ASSET
 from schemas import Undecodable
 from schemas.events import RolloutGroupCompleted, TrajectoryRecorded
 from streams.archive.scan import Scanned
