@@ -368,3 +368,13 @@ def test_an_evaluation_is_the_same_at_equal_weights_and_means_over_its_rollouts(
     assert set(first.by_category) == {"base"}
     assert first.by_category["base"] == pytest.approx(first.mean_reward)
     assert 0 <= first.accuracy <= first.mean_reward <= 1
+
+
+def test_a_plan_that_waits_for_the_synthesizer_is_waited_for_longer(tmp_path):
+    log, asked = new_log([event for event in planned_events() if not isinstance(event, BatchPlanned)]), []
+    setup = setup_of(
+        log, tmp_path, patience_s=0.0, synthesis_wait_s=0.6, suites=(), should_stop=lambda: asked.append(1)
+    )
+    with pytest.raises(NothingCame, match="within 1 s"):
+        train(setup)
+    assert len(asked) >= 2, "it was given up at once"
