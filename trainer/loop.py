@@ -13,8 +13,9 @@ import time
 from collections.abc import Mapping
 
 from schemas import encode, make
-from schemas.events import BatchPlanned, RolloutGroupCompleted, RunFinished, RunOutcome, StepCompleted
+from schemas.events import BatchPlanned, RolloutGroupCompleted, RunOutcome, StepCompleted
 from streams.log.port import LogGap
+from trainer.curriculum import end_of_run
 from trainer.held_out import evaluate_if_due
 from trainer.resume import announce, restore, save, save_if_best
 from trainer.rollouts.collect import collect, health, left_in, sync_weights
@@ -184,15 +185,6 @@ def _open_next_stage(setup: TrainerSetup, view: RunView, done: StepCompleted) ->
 
 
 def _finish(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
-    end = make(
-        RunFinished,
-        setup.run_id,
-        caused_by=done.event_id,
-        outcome=RunOutcome.COMPLETED,
-        step=done.step,
-        epoch=done.epoch,
-        reason=f"all {view.num_epochs} epochs trained",
-        weights_digest=done.weights_digest,
-    )
+    end = end_of_run(done, RunOutcome.COMPLETED, f"all {view.num_epochs} epochs trained")
     setup.log.append([end])
     view.hear([end])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from commands.config import ConfigError, RunConfig, load_config
 from commands.folder import RunFolder
-from schemas import Event, make
+from schemas import Event
 from schemas import registry as schema_registry
 from schemas.events import RunFinished, RunOutcome, RunStarted, StepCompleted
 from streams.archive.journal import Journal, JournaledLog
@@ -27,6 +27,7 @@ from streams.log.observer import Observer
 from streams.log.port import Log, LogUnavailable
 from streams.log.topics import ensure_topics, partitions_of
 from streams.processes import end_with_parent
+from trainer.curriculum import end_of_run
 
 logger = logging.getLogger("rods.process")
 BROKER_PATIENCE_S = 120.0
@@ -157,17 +158,7 @@ def tell_end(connection: Connection, run_id: str, outcome: RunOutcome, reason: s
         if not words or isinstance(words[-1], RunFinished):
             return
         steps = [event for event in events if isinstance(event, StepCompleted)]
-        last = max(steps, key=lambda done: done.step, default=None)
-        end = make(
-            RunFinished,
-            run_id,
-            caused_by=(last or words[-1]).event_id,
-            outcome=outcome,
-            step=last.step if last else 0,
-            epoch=last.epoch if last else 0,
-            reason=reason,
-            weights_digest=(last or words[-1]).weights_digest,
-        )
-        log.append([end])
+        last = max(steps, key=lambda done: done.step, default=words[-1])
+        log.append([end_of_run(last, outcome, reason)])
     finally:
         log.close()
