@@ -54,7 +54,7 @@ CMD ["--help"]
 FROM slim AS trainer-cpu
 COPY --from=trainer-cpu-builder /opt/venv /opt/venv
 ENV OMP_NUM_THREADS=1
-CMD ["trainer", "--help"]
+CMD ["train", "--help"]
 
 FROM ${CUDA_IMAGE} AS trainer
 # hadolint ignore=DL3008
@@ -67,4 +67,4 @@ WORKDIR /data
 USER 10001
 HEALTHCHECK --interval=15s --timeout=10s --retries=4 --start-period=300s CMD ["rods", "health"]
 ENTRYPOINT ["rods"]
-CMD ["trainer", "--help"]
+CMD ["train", "--help"]

@@ -77,7 +77,7 @@ class Checkup:
             self.letters[event.event_id] = event
         elif event.run_id == self.run_id:
             self.ledger.add([event])
-            if isinstance(event, RunFinished) and event.outcome is not RunOutcome.INTERRUPTED:
+            if isinstance(event, RunFinished) and event.outcome is RunOutcome.COMPLETED:
                 self.has_ended = True
 
     def open_letters(self) -> list[DeadLettered]:

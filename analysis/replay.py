@@ -19,6 +19,7 @@ from schemas.events import (
     DeadLettered,
     EpochPlanned,
     RunFinished,
+    RunOutcome,
     RunStarted,
     TaskRetired,
 )
@@ -81,7 +82,7 @@ class Recording:
         inputs: what the pool hears, by place.
         decided: what the pool agent said, by event id.
         plans: the plans among it, in log order.
-        finished: its end, once it was read.
+        finished: its completion, once it was read.
     """
 
     run_id: str
@@ -143,7 +144,7 @@ class Recording:
             self.inputs.setdefault(heard.record.place, []).append(heard)
         if isinstance(heard.event, RunStarted):
             self.started = self.started or heard
-        elif isinstance(heard.event, RunFinished):
+        elif isinstance(heard.event, RunFinished) and heard.event.outcome is RunOutcome.COMPLETED:
             self.finished = self.finished or heard
         self._seen.add(heard.event.event_id)
 

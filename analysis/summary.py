@@ -15,6 +15,7 @@ from schemas.events import (
     EvaluationCompleted,
     RolloutGroupCompleted,
     RunFinished,
+    RunOutcome,
     RunStarted,
     StepCompleted,
     SynthesisFailed,
@@ -40,6 +41,7 @@ class RunFacts:
     Attributes:
         pool: the fold that also decides.
         ledger: conservation count.
+        finished: its last word if that is an end.
         seed_means: (epoch, task id) to mean reward, human seeds only.
     """
 
@@ -59,6 +61,7 @@ class RunFacts:
     def add(self, events: Iterable[Event]) -> RunFacts:
         """Fold events; one already seen changes nothing."""
         for event in events:
+            self._hear_end(event)
             if event.event_id in self._seen:
                 continue
             self._seen.add(event.event_id)
@@ -66,6 +69,12 @@ class RunFacts:
             self.ledger.add([event])
             self._count(event)
         return self
+
+    def _hear_end(self, event: Event) -> None:
+        """A run that goes on after an end before its last epoch says RunStarted once more, and may end so again."""
+        is_completed = self.finished is not None and self.finished.outcome is RunOutcome.COMPLETED
+        if isinstance(event, RunFinished | RunStarted) and not is_completed:
+            self.finished = event if isinstance(event, RunFinished) else None
 
     def _count(self, event: Event) -> None:
         self.counts[type(event).__name__] += 1
@@ -88,8 +97,6 @@ class RunFacts:
                 self.counts[f"rejected:{event.failure.value}"] += 1
             case TaskRetired():
                 self.retire_reasons[event.reason.value] += 1
-            case RunFinished():
-                self.finished = event
 
     def seed_reward(self, epoch: int) -> float | None:
         """Mean over the human seeds of their mean progress reward in one epoch."""

@@ -52,7 +52,8 @@ def worker(connection: Connection, folder: Path, app_id: str = "") -> Iterator[C
         [
             sys.executable,
             "-m",
-            "streams.pool.worker",
+            "cli",
+            "worker",
             "--connection",
             connection.to_json(),
             "--datadir",

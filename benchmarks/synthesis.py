@@ -1,7 +1,7 @@
 """Synthesis against a model server with fixed latency: rates and latency by concurrency, and what our own code costs.
 
 ``python -m benchmarks.synthesis`` prints a table; with ``--json`` the last line is one JSON object. The service is
-the real process (``commands.synthesizer``) over the embedded broker; the model is a server in another process that
+the real process (``rods synthesizer``) over the embedded broker; the model is a server in another process that
 answers every question after a fixed time, whatever the load, up to its slots. A feeder keeps as many signals open as
 the concurrency says and writes the next one when an outcome arrives, so that latency is that of one synthesis at that
 load.
@@ -138,10 +138,11 @@ class Lane:
         command = [
             sys.executable,
             "-m",
-            "commands.synthesizer",
+            "cli",
+            "synthesizer",
             "--connection",
             self.connection.to_json(),
-            "--run",
+            "--run-folder",
             str(self.folder.path),
             "--ready-file",
             str(ready),

@@ -1,15 +1,17 @@
-"""``rods archive``: check an archive against its manifest, and move it between folder and broker."""
+"""Check an archive against its manifest, and move it between folder and broker."""
 
 from __future__ import annotations
 
 import json
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
+import typer
 from rich.markup import escape
 
 from commands.config import ConfigError
+from commands.options import AsJson, RunName, Runs, console
 from commands.source import archive_folder, existing_broker, fresh_broker, is_address, run_folder
 from streams.archive.archiver import mirror, restore
 from streams.archive.index import Verification, refresh, require_whole
@@ -18,19 +20,22 @@ from streams.archive.segments import ArchiveLog, partitions_in
 from streams.log.kafka import KafkaLog
 from streams.log.topics import ensure_topics, partitions_of
 
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
-def check(name: str | None, runs: Path, as_json: bool, console: Console) -> bool:
-    """Verify an archive and bring its manifest up to date if it is whole; returns whether it is."""
+
+@app.command()
+def verify(name: RunName = None, runs: Runs = Path("runs"), as_json: AsJson = False) -> bool:
+    """Compare an archive with its manifest; names every damaged or missing range. Exit code 1 if there is one."""
     root = archive_folder(name, runs)
     result = refresh(root)
     if as_json:
         print(json.dumps(result.as_json()))
     else:
-        show(root, result, console)
+        show(root, result)
     return not result.problems
 
 
-def show(root: Path, result: Verification, console: Console) -> None:
+def show(root: Path, result: Verification) -> None:
     """The result for people: faults first, then one line."""
     for problem in result.problems:
         console.print(f"[red]damaged[/red] {escape(str(problem))}", highlight=False, soft_wrap=True)
@@ -45,14 +50,13 @@ def show(root: Path, result: Verification, console: Console) -> None:
     )
 
 
-def push(name: str | None, runs: Path, to: str, console: Console) -> int:
-    """Fill a broker's empty topics from an archive, offsets kept; returns the number of records.
-
-    Raises:
-        LogGap: the archive is damaged or the topics hold records.
-        LogUnavailable, UnsafeTopic: the broker.
-        RunInUse: the run goes on.
-    """
+@app.command()
+def push(
+    to: Annotated[str, typer.Option("--to", help="Broker as host:port; its topics must be empty or missing.")],
+    name: RunName = None,
+    runs: Runs = Path("runs"),
+) -> int:
+    """Fill a broker from an archive, offsets kept."""
     require_address(to, "--to")
     root = archive_folder(name, runs)
     folder = run_folder(root)
@@ -68,13 +72,12 @@ def push(name: str | None, runs: Path, to: str, console: Console) -> int:
     return restored
 
 
-def pull(source: str, to: Path, console: Console) -> int:
-    """Copy a broker's topics into a folder, going on where it stopped the last time; returns the number of new records.
-
-    Raises:
-        LogGap: the folder is damaged or does not fit the broker.
-        LogUnavailable: the broker.
-    """
+@app.command()
+def pull(
+    source: Annotated[str, typer.Option("--from", help="Broker as host:port.")],
+    to: Annotated[Path, typer.Option("--to", help="Archive folder; an earlier pull is continued.")],
+) -> int:
+    """Copy a broker's topics into an archive folder, offsets kept."""
     require_address(source, "--from")
     connection = existing_broker(source)
     if to.is_dir():
@@ -85,7 +88,7 @@ def pull(source: str, to: Path, console: Console) -> int:
         copied = mirror(log, ArchiveLog(to, partitions_of(connection)), lambda: True, lambda: None)
     log.close()
     ends_file(to).unlink(missing_ok=True)
-    show(to, refresh(to, trust_closed=True), console)
+    show(to, refresh(to, trust_closed=True))
     console.print(f"{copied} records copied from {source}", highlight=False, soft_wrap=True)
     return copied
 

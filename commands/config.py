@@ -6,13 +6,15 @@ Later sources win: defaults, then the file, then ``RODS_SECTION__KEY`` variables
 from __future__ import annotations
 
 import json
+import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from commands.options import AsJson, ConfigFile, Overrides, columns, console
 from environments.interface import EnvironmentUnavailable
 from environments.parsing import parser
 from schemas.events import RewardKind
@@ -196,6 +198,11 @@ class RunConfig(Section):
                 )
         return self
 
+    @property
+    def synthesis_wait_s(self) -> float:
+        """How much longer than ``trainer.patience_s`` a plan may take where an epoch waits for the synthesizer, seconds."""
+        return self.synthesis.deadline_s if self.pool.await_synthesis else 0.0
+
     def as_json(self) -> str:
         """Canonical JSON: sorted keys, no blanks; client settings of the broker, which may hold secrets, stay out."""
         values = self.model_dump(mode="json", exclude={"kafka": {"client"}})
@@ -214,13 +221,35 @@ def parsed_value(text: str) -> object:
         return text
 
 
-def put(tree: dict, path: Sequence[str], value: object) -> None:
-    """Set a nested value, making tables on the way."""
-    for part in path[:-1]:
-        tree = tree.setdefault(part, {})
+def assignments(overrides: Sequence[str], expected: str = "expected section.key=value") -> Iterator[tuple[str, str]]:
+    """(key, text of the value) of each ``--set``.
+
+    Args:
+        overrides: as they were typed.
+        expected: what they must look like, for the message; a key needs a section if this names one.
+
+    Raises:
+        ConfigError: one does not look so.
+    """
+    for override in overrides:
+        key, sign, text = (part.strip() for part in override.partition("="))
+        if not sign or ("." in expected and "." not in key):
+            raise ConfigError(f"--set {override!r}: {expected}")
+        yield key, text
+
+
+def put(tree: dict, key: str, text: str) -> None:
+    """Set a value by its dotted key, making tables on the way.
+
+    Raises:
+        ConfigError: the way leads through a value.
+    """
+    *sections, name = key.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
-            raise ConfigError(f"{'.'.join(path)}: {part} is a value, not a section")
-    tree[path[-1]] = value
+            raise ConfigError(f"{key}: {section} is a value, not a section")
+    tree[name] = parsed_value(text)
 
 
 def load_config(file: Path | None, environment: Mapping[str, str], overrides: Sequence[str]) -> RunConfig:
@@ -243,12 +272,9 @@ def load_config(file: Path | None, environment: Mapping[str, str], overrides: Se
         raise ConfigError(f"config file {path}: {error}") from error
     for name, text in sorted(environment.items()):
         if name.startswith(ENV_PREFIX) and "__" in name:
-            put(tree, name.removeprefix(ENV_PREFIX).lower().split("__"), parsed_value(text))
-    for override in overrides:
-        key, sign, text = override.partition("=")
-        if not sign or "." not in key:
-            raise ConfigError(f"--set {override!r}: expected section.key=value")
-        put(tree, key.strip().split("."), parsed_value(text.strip()))
+            put(tree, name.removeprefix(ENV_PREFIX).lower().replace("__", "."), text)
+    for key, text in assignments(overrides):
+        put(tree, key, text)
     return validated(tree, str(path))
 
 
@@ -267,3 +293,25 @@ def validated(tree: dict, source: str) -> RunConfig:
             reason = "unknown key" if fault["type"] == "extra_forbidden" else fault["msg"]
             lines.append(f"  {key}: {reason}")
         raise ConfigError(f"configuration from {source} cannot be used:\n" + "\n".join(lines)) from error
+
+
+def settings_of(section: BaseModel, path: str = "") -> Iterator[tuple[str, object, str]]:
+    """(key, value, meaning) of every setting, sections unfolded."""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from settings_of(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value, field.description or ""
+
+
+def config(file: ConfigFile = None, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Every setting with its value, meaning and source."""
+    resolved = load_config(file, os.environ, overrides or [])
+    if as_json:
+        print(resolved.as_json())
+        return
+    table = columns("setting", "value", "meaning and source")
+    for key, value, meaning in settings_of(resolved):
+        table.add_row(key, str(value), meaning)
+    console.print(table)

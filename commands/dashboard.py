@@ -7,23 +7,25 @@ loads nothing from elsewhere, changes nothing, and listens on loopback unless to
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import threading
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from aiohttp import web
-from rich.console import Console
 
+from analysis.lineage_chart import lineage_html
 from analysis.series import busiest_task
 from analysis.summary import RunFacts, summary_of
 from analysis.watchdog import wait_of
-from commands.config import ConfigError, RunConfig
-from commands.folder import find_run
-from commands.lineage_chart import lineage_html
+from commands.config import ConfigError, RunConfig, load_config
+from commands.folder import FACT_TOPICS, find_run
+from commands.options import ConfigFile, Overrides, RunName, Runs, console
 from commands.report import page, panels, tiles
-from schemas import TOPICS
 from schemas.events import RunStarted
 from streams.archive.segments import ArchiveLog, partitions_in
 from streams.log.kafka import KafkaLog
@@ -31,7 +33,6 @@ from streams.log.observer import Observer
 from streams.log.port import LogUnavailable
 from streams.log.topics import partitions_of
 
-FACT_TOPICS = tuple(topic for topic in TOPICS if topic != "trajectories")
 MOST_POLLS = 50
 SCRIPT = """<script nonce="{nonce}">
 const panels = document.getElementById("panels"), lineage = document.getElementById("lineage");
@@ -124,8 +125,9 @@ def kafka_source(name: str | None, config: RunConfig) -> RunSource:
 
 def panels_html(facts: RunFacts, trouble: str) -> str:
     """Tiles, the current wait and every chart."""
-    wait = wait_of(facts.pool)
-    state = trouble or (wait.text if wait else "finished")
+    wait = None if facts.finished else wait_of(facts.pool)
+    end = facts.finished.outcome.value if facts.finished else ""
+    state = trouble or (wait.text if wait else "finished" if end in ("", "completed") else end)
     return f'<p class="lead" id="wait">{escape(state)}</p>{tiles(summary_of(facts))}<main>{panels(facts)}</main>'
 
 
@@ -200,13 +202,21 @@ async def listen(app: web.Application, host: str, port: int) -> tuple[web.AppRun
     return runner, runner.addresses[0][1]
 
 
-def serve(name: str | None, runs: Path, host: str, port: int, config: RunConfig | None, console: Console) -> None:
-    """Serve the page until Ctrl-C; from the topics if a configuration is given, else from an archive.
-
-    Raises:
-        ConfigError: no such run, or the port is taken.
-    """
-    source = kafka_source(name, config) if config else archive_source(name, runs)
+def dashboard(
+    name: RunName = None,
+    runs: Runs = Path("runs"),
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8900,
+    live: Annotated[
+        bool, typer.Option("--kafka", help="Read the topics of kafka.bootstrap_servers instead of an archive.")
+    ] = False,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """A web page of a run, live or from its archive: pool, rewards, synthesis, lineage."""
+    source = (
+        kafka_source(name, load_config(config, os.environ, overrides or [])) if live else archive_source(name, runs)
+    )
 
     async def forever() -> None:
         try:

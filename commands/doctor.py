@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
 from analysis.checkup import NAMED, Checkup, redrive_record, redriven_event
 from commands.config import ConfigError
+from commands.options import AsJson, RunId, RunName, Runs, console
 from commands.source import Source, existing_broker, open_source, the_run
 from schemas import TOPICS
 from schemas.events import DeadLettered
@@ -19,6 +22,22 @@ from streams.archive.scan import scan_log, scanned
 from streams.log.kafka import KafkaLog
 from streams.log.port import LogGap, Record
 from streams.log.topics import partitions_of
+
+
+def doctor(
+    name: RunName = None,
+    runs: Runs = Path("runs"),
+    run_id: RunId = "",
+    redriven: Annotated[
+        bool, typer.Option("--redrive", help="Append dead letters that can be read now to their topics.")
+    ] = False,
+    to: Annotated[str, typer.Option("--to", help="Broker that --redrive appends to, as host:port.")] = "",
+    as_json: AsJson = False,
+) -> bool:
+    """Whether a run's log is healthy: nothing lost, twice, damaged or unread. Exit code 1 if not."""
+    if redriven != bool(to):
+        raise typer.BadParameter("--redrive and --to HOST:PORT go together")
+    return show(name, run_id, runs, to, as_json, console)
 
 
 def examine(source: Source, run_id: str) -> Checkup:

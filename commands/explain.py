@@ -5,16 +5,30 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
 from analysis.chronicle import Chronicle
 from analysis.explain import UnknownMoment, explain
 from analysis.replay import Recording
-from commands.analysis import mendable
-from commands.source import FACTS, open_source, the_run
+from commands.options import AsJson, RunId, Runs, SourceName, console
+from commands.source import FACTS, mendable, open_source, the_run
 
 SHOWN_ITEMS = 12
+
+
+def explain_command(
+    task_id: Annotated[str, typer.Argument(metavar="TASK_ID")],
+    step: Annotated[int, typer.Option("--at", min=1, help="Training step.")],
+    name: SourceName = None,
+    run_id: RunId = "",
+    runs: Runs = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Why a task was or was not a seed, injected or retired at a step, with the numbers."""
+    show(task_id, step, name, run_id, runs, as_json, console)
 
 
 def show(task_id: str, step: int, name: str | None, run_id: str, runs: Path, as_json: bool, console: Console) -> None:

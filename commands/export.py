@@ -6,17 +6,33 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from analysis.event_values import event_types_of, topics_of
-from commands.analysis import analysis_extra, mendable
 from commands.config import ConfigError
-from commands.source import archive_folder
+from commands.options import AsJson, RunName, Runs, console
+from commands.source import analysis_extra, archive_folder, mendable
 from streams.archive.index import require_whole
 from streams.archive.scan import archive_bytes
+
+
+def export(
+    to: Annotated[Path, typer.Option("--to", help="Target folder; other runs in it stay.")],
+    name: RunName = None,
+    runs: Runs = Path("runs"),
+    only: Annotated[
+        list[str] | None, typer.Option(help="Topic or event type; all if not given. May be repeated.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an earlier export of the same run.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run as Parquet: one data set an event type, partitioned by run and day."""
+    write(name, runs, to, only or [], overwrite, as_json, console)
 
 
 def write(

@@ -1,4 +1,4 @@
-"""The folder of a run: what lies where."""
+"""The folder of a run: what lies where, and the facts of a run from its archive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from commands.config import ConfigError, RunConfig
+from analysis.summary import RunFacts
+from commands.config import ConfigError, RunConfig, validated
+from schemas import TOPICS
+from streams.archive.segments import ArchiveLog
+from streams.log.observer import Observer
+
+FACT_TOPICS = tuple(topic for topic in TOPICS if topic != "trajectories")
+"""Topics of everything but bodies."""
 
 
 class RunInUse(RuntimeError):
@@ -79,6 +86,20 @@ class RunFolder:
             return json.loads(self.config_file.read_text())
         except FileNotFoundError as error:
             raise ConfigError(f"{self.path} is no run folder: {self.config_file.name} is missing") from error
+
+    def settings(self) -> RunConfig:
+        """The recorded configuration, typed.
+
+        Raises:
+            ConfigError: this is no run folder, or holds settings that this version does not know.
+        """
+        return validated(self.config(), str(self.config_file))
+
+    def facts(self) -> RunFacts:
+        """Every fact of the run that its archive holds."""
+        archive = ArchiveLog(self.archive)
+        topics = [topic for topic in FACT_TOPICS if topic in archive.partitions]
+        return RunFacts().add(Observer(archive, topics, archive.partitions, self.run_id).catch_up())
 
     def lock(self) -> IO:
         """Hold the run for this process; the file is released when it is closed.

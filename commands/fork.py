@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
 from analysis.fork import ForkMode, renamed, shared_past
-from commands.config import ConfigError, RunConfig, parsed_value, put, validated
+from commands.config import ConfigError, RunConfig, assignments, put, validated
 from commands.folder import RunFolder, find_run
+from commands.options import AsJson, Overrides, Runs, console
 from commands.run import new_run_id
 from schemas import TOPICS, Event
 from schemas.events import RunStarted, StepCompleted
@@ -25,6 +28,20 @@ from streams.log.port import partition_counts
 ASIDE = ".forking"
 EMBEDDED = ("kafka.bootstrap_servers", "")
 """The one setting of the topics that a fork may change: it leaves its parent's broker for the embedded one."""
+
+
+def fork_command(
+    name: Annotated[str, typer.Argument(help="Run to fork: id or folder.")],
+    at: Annotated[int, typer.Option("--at", help="Last step that is shared.")],
+    overrides: Overrides = None,
+    runs: Runs = Path("runs"),
+    as_json: AsJson = False,
+    retrain: Annotated[
+        bool, typer.Option(help="Learn the recorded rollouts again under the changed settings.")
+    ] = False,
+) -> None:
+    """Prepare a new run that shares another's past; `rods run --resume` goes on with it."""
+    show(name, at, ForkMode.RETRAIN if retrain else ForkMode.CONTINUE, overrides or [], runs, as_json, console)
 
 
 def events_of(folder: RunFolder) -> list[Event]:
@@ -57,16 +74,12 @@ def changed_config(parent: RunFolder, overrides: Sequence[str]) -> RunConfig:
         ConfigError: an override is wrong, or touches what the shared past was made with.
     """
     tree = parent.config()
-    for override in overrides:
-        key, sign, text = override.partition("=")
-        if not sign or "." not in key:
-            raise ConfigError(f"--set {override!r}: expected section.key=value")
-        section = key.strip().split(".")[0]
-        if section in ("tasks", "policy", "kafka") and (key.strip(), text.strip()) != EMBEDDED:
+    for key, text in assignments(overrides):
+        if key.partition(".")[0] in ("tasks", "policy", "kafka") and (key, text) != EMBEDDED:
             raise ConfigError(
                 f"--set {key}: a fork shares its parent's tasks, policy and topics; start a new run instead"
             )
-        put(tree, key.strip().split("."), parsed_value(text.strip()))
+        put(tree, key, text)
     config = validated(tree, f"fork of {parent.run_id}")
     if config.kafka.bootstrap_servers:
         raise ConfigError(
@@ -140,7 +153,7 @@ def write_checkpoints(
 
     copy_start(parent.checkpoints, folder.checkpoints)
     if mode is ForkMode.CONTINUE:
-        old = validated(parent.config(), str(parent.config_file)).trainer
+        old = parent.settings().trainer
         last = max((e for e in past if isinstance(e, StepCompleted)), key=lambda e: e.step)
         make_checkpoint(parent.checkpoints, folder.checkpoints, at_step, old, events, last)
 

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from analysis.replay import Divergence, Repetition
 from commands.config import ConfigError
+from commands.options import AsJson, RunName, Runs, console
 from commands.replay_report import DIFFERS, PARTS, SKIPPED, Report
 from commands.replay_source import BODIES, FACT_TOPICS, Origin, Source, origin_of, settings_divergence, source_of
 from streams.log.port import LogGap
+
+
+def replay_command(
+    name: RunName = None,
+    runs: Runs = Path("runs"),
+    as_json: AsJson = False,
+    parts: Annotated[str, typer.Option(help="What to repeat, separated by commas.")] = ",".join(PARTS),
+    source: Annotated[str, typer.Option("--from", help="Broker (host:port) to read from instead of the archive.")] = "",
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Checkpoints of the run, if they are not in its folder.")
+    ] = None,
+) -> bool:
+    """Decide, learn and play a recorded run again; exit code 0 only if all is equal."""
+    return show(name, runs, source, parts, checkpoints, as_json, console)
 
 
 def parts_of(text: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from analysis.replay import Divergence
 from commands.config import ConfigError
 from commands.replay_report import DIFFERS, TOLERANCE, Report
 from commands.replay_source import Source
-from commands.trainer import installed_versions, policy_folder
+from commands.roles.train import installed_versions, policy_folder
 from streams.log.port import LogGap
 from trainer.policy.loading import tokenizer_digest
 from trainer.replay.learning import WEIGHTS, Bodies, learn_again, step_divergence, weights_divergence

@@ -12,13 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
+import typer
 
+from analysis.charts import STYLE, Series, line_chart, stacked_bars, strip_chart
 from analysis.series import ZONES, EpochRow, epoch_rows, reward_by_step, variance_table
 from analysis.summary import RunFacts, fork_text, summary_of
-from commands.charts import STYLE, Series, line_chart, stacked_bars, strip_chart
 from commands.folder import find_run
+from commands.options import RunName, Runs, console
 
 PAGE_STYLE = (
     STYLE
@@ -330,12 +332,15 @@ def report_html(facts: RunFacts) -> str:
     return page(f"Run {summary['run_id']}", lead, body)
 
 
-def write(name: str | None, runs: Path, output: Path | None, console: Console) -> Path:
-    """Write the report of a run from its archive; into the run folder if no file is given."""
-    from commands.run import facts_of
-
+def report(
+    name: RunName = None,
+    runs: Runs = Path("runs"),
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="HTML file; report.html in the run folder if not given.")
+    ] = None,
+) -> None:
+    """One self-contained page with the plots and tables of a run."""
     folder = find_run(name, runs)
-    path = output or folder.path / "report.html"
-    path.write_text(report_html(facts_of(folder)))
+    path = output or folder.report_file
+    path.write_text(report_html(folder.facts()))
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
-    return path

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from analysis.rescore import Counterfactual, Rescorer, reread
-from commands.config import ConfigError, parsed_value, put, validated
+from commands.config import ConfigError, assignments, put, validated
 from commands.folder import RunFolder, find_run
 from commands.fork import events_of, start_of
+from commands.options import AsJson, Overrides, RunName, Runs, console
 from schemas.events import RolloutGroupCompleted, RunStarted, TaskSeeded, TaskSynthesized, TrajectoryRecorded
 from streams.log.port import LogGap
 from streams.pool.settings import PoolConfig
@@ -27,6 +30,17 @@ class Verifier(StrEnum):
     PROGRESS = "progress"
     BINARY = "binary"
     OFFICIAL = "official"
+
+
+def rescore(
+    name: RunName = None,
+    overrides: Overrides = None,
+    runs: Runs = Path("runs"),
+    as_json: AsJson = False,
+    verifier: Annotated[str, typer.Option(help="recorded, binary, progress or official.")] = "recorded",
+) -> None:
+    """What a recorded run would have been under other rewards or --set pool.key=value, without a model."""
+    show(name, verifier_of(verifier), overrides or [], runs, as_json, console)
 
 
 def rescorer_of(verifier: Verifier, folder: RunFolder, events: Sequence[object]) -> Rescorer:
@@ -84,13 +98,11 @@ def changed_pool(started: RunStarted, overrides: Sequence[str]) -> PoolConfig:
         ConfigError: an override is wrong, or is no setting of the pool.
     """
     tree = json.loads(started.config_json)
-    for override in overrides:
-        key, sign, text = (part.strip() for part in override.partition("="))
-        if not sign or not key.startswith("pool."):
-            raise ConfigError(
-                f"--set {override!r}: only pool.key=value can be read anew; other settings need `rods fork`"
-            )
-        put(tree, key.split("."), parsed_value(text))
+    expected = "only pool.key=value can be read anew; other settings need `rods fork`"
+    for key, text in assignments(overrides, expected):
+        if not key.startswith("pool."):
+            raise ConfigError(f"--set {key}: {expected}")
+        put(tree, key, text)
     return validated(tree, f"rescoring of {started.run_id}").pool
 
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import time
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
+import typer
 
 from analysis.summary import RunFacts, summary_of
-from commands.config import RunConfig, validated
-from commands.fleet import BrokerLost, Fleet
-from commands.folder import RunFolder, find_run
+from commands.config import RunConfig, load_config
+from commands.folder import FACT_TOPICS, RunFolder, find_run
+from commands.options import ConfigFile, Overrides, console
 from commands.report import report_html
-from commands.view import View, epochs_table, summary_table
-from schemas import TOPICS
-from streams.archive.segments import ArchiveLog
+from commands.roles.fleet import BrokerLost, Fleet
+from commands.status import View, epochs_table, summary_table
 from streams.log.kafka import KafkaLog
 from streams.log.lag import LagMeter
 from streams.log.observer import Observer
@@ -27,9 +27,31 @@ from streams.log.port import LogUnavailable, Place
 from streams.log.topics import partitions_of
 from streams.pool.keeper import INPUT_TOPICS
 
-FACT_TOPICS = tuple(topic for topic in TOPICS if topic != "trajectories")
 POLL_S = 0.25
 LAG_EVERY_S = 2.0
+
+
+def run(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with this run (id or folder).")] = None,
+    runs: Annotated[Path | None, typer.Option(help="Folder for run folders; wins over run.folder.")] = None,
+) -> None:
+    """Run the whole loop on this machine, live, to its end."""
+    settings = load_config(config, os.environ, [*(overrides or []), *([f"run.folder={runs}"] if runs else [])])
+    if resume:
+        folder = find_run(resume, settings.run.folder)
+        recorded = folder.settings()
+        settings = recorded.model_copy(
+            update={"kafka": recorded.kafka.model_copy(update={"client": settings.kafka.client})}
+        )
+    else:
+        folder = RunFolder((settings.run.folder / new_run_id(settings)).resolve()).create(settings)
+    try:
+        drive(folder, settings, resume=bool(resume))
+    except KeyboardInterrupt:
+        console.print("stopped; go on with: rods run --resume RUN (the id is in the first line above)")
+        raise typer.Exit(130) from None
 
 
 def new_run_id(config: RunConfig) -> str:
@@ -39,30 +61,8 @@ def new_run_id(config: RunConfig) -> str:
     return "-".join(filter(None, [config.run.name, now.strftime("%Y%m%d-%H%M%S"), digest]))
 
 
-def start_new(config: RunConfig, console: Console) -> dict:
-    """Start a new run and see it to its end; returns the summary."""
-    folder = RunFolder((config.run.folder / new_run_id(config)).resolve()).create(config)
-    return drive(folder, config, console, resume=False)
-
-
-def resume(name: str, runs: Path, client: Mapping[str, str], console: Console) -> dict:
-    """Go on with a run that was stopped; returns the summary.
-
-    Args:
-        name: run id or folder.
-        runs: where run folders lie.
-        client: broker settings, which a run folder never records.
-        console: where to print.
-    """
-    folder = find_run(name, runs)
-    recorded = folder.config()
-    recorded["kafka"]["client"] = dict(client)
-    config = validated(recorded, str(folder.config_file))
-    return drive(folder, config, console, resume=True)
-
-
-def drive(folder: RunFolder, config: RunConfig, console: Console, resume: bool) -> dict:
-    """Run every process until the trainer is done, then fold the archive into the summary.
+def drive(folder: RunFolder, config: RunConfig, resume: bool) -> None:
+    """Run every process until the trainer is done, then make summary and report from the archive.
 
     Raises:
         KeyboardInterrupt: stopped by Ctrl-C or SIGTERM; everything was stopped cleanly and can be resumed.
@@ -73,7 +73,7 @@ def drive(folder: RunFolder, config: RunConfig, console: Console, resume: bool) 
         view.say(f"run {folder.run_id} in {folder.path}")
         with Fleet(folder, config, view.say) as fleet:
             see_through(fleet, folder.run_id, view, resume)
-        facts = facts_of(folder)
+        facts = folder.facts()
         summary = summary_of(facts)
         folder.write_summary(summary)
         folder.report_file.write_text(report_html(facts))
@@ -81,7 +81,6 @@ def drive(folder: RunFolder, config: RunConfig, console: Console, resume: bool) 
     console.print(summary_table(summary))
     console.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
     console.print(f"report: {folder.report_file}", highlight=False, soft_wrap=True)
-    return summary
 
 
 def see_through(fleet: Fleet, run_id: str, view: View, resume: bool) -> None:
@@ -105,24 +104,20 @@ def see_through(fleet: Fleet, run_id: str, view: View, resume: bool) -> None:
 
 def follow(fleet: Fleet, run_id: str, view: View) -> None:
     """Show events as they come until the trainer has finished."""
-    partitions = partitions_of(fleet.connection)
-    reader = Observer(KafkaLog(fleet.connection), FACT_TOPICS, partitions, run_id)
+    partitions, log = partitions_of(fleet.connection), KafkaLog(fleet.connection)
+    reader = Observer(log, FACT_TOPICS, partitions, run_id)
     inputs = [Place(topic, number) for topic in INPUT_TOPICS for number in range(partitions[topic])]
     meter = LagMeter(fleet.connection, fleet.connection.full_name("pool"), inputs)
     facts, lag, asked_at = RunFacts(), None, 0.0
-    with view:
-        while not fleet.watch():
-            facts.add(reader.poll(POLL_S))
-            if time.monotonic() - asked_at > LAG_EVERY_S:
-                lag, asked_at = meter.lag(reader.cursor), time.monotonic()
+    try:
+        with view:
+            while not fleet.watch():
+                facts.add(reader.poll(POLL_S))
+                if time.monotonic() - asked_at > LAG_EVERY_S:
+                    lag, asked_at = meter.lag(reader.cursor), time.monotonic()
+                view.show(facts, lag)
+            facts.add(reader.catch_up())
             view.show(facts, lag)
-        facts.add(reader.catch_up())
-        view.show(facts, lag)
-    meter.close()
-
-
-def facts_of(folder: RunFolder) -> RunFacts:
-    """Every fact of a run, folded from its archive."""
-    archive = ArchiveLog(folder.archive)
-    topics = [topic for topic in FACT_TOPICS if topic in archive.partitions]
-    return RunFacts().add(Observer(archive, topics, archive.partitions, folder.run_id).catch_up())
+    finally:
+        meter.close()
+        log.close()

@@ -1,10 +1,11 @@
-"""Where a command reads: a run by name, an archive folder, or a broker by its address."""
+"""Where a command reads: a run by name, an archive folder, or a broker by its address; and what such commands share."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,3 +127,31 @@ def the_run(source: Source, run_id: str = "") -> str:
     if run_id or len(set(known)) != 1:
         raise ConfigError(f"{source.name} holds the runs {sorted(set(known))}; choose one with --run-id")
     return known[0]
+
+
+@contextmanager
+def analysis_extra(command: str) -> Iterator[None]:
+    """Name the extra when pyarrow or duckdb are missing.
+
+    Raises:
+        ConfigError: one of them cannot be imported.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyarrow", "duckdb"):
+            raise
+        raise ConfigError(f"`rods {command}` needs {error.name}: pip install 'rods-streams[analysis]'") from error
+
+
+@contextmanager
+def mendable(*kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of these kinds into the one that reaches the terminal as a message.
+
+    Raises:
+        ConfigError: with the same text.
+    """
+    try:
+        yield
+    except kinds as error:
+        raise ConfigError(str(error.args[0]) if error.args else str(error)) from error

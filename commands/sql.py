@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import orjson
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from analysis.event_values import table_name
-from commands.analysis import analysis_extra, mendable, visible
-from commands.source import archive_folder
+from commands.options import AsJson, RunOption, Runs, console, visible
+from commands.source import analysis_extra, archive_folder, mendable
 from schemas import BY_NAME
 from streams.archive.index import require_whole
 
 MAX_ROWS_SHOWN = 200
+
+
+def sql(
+    query: Annotated[str, typer.Argument(help="SQL; the list of views if not given.")] = "",
+    name: RunOption = None,
+    runs: Runs = Path("runs"),
+    export: Annotated[Path | None, typer.Option("--from", help="Ask an export instead of an archive.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a run with SQL (DuckDB): one view an event type, and shipped views."""
+    ask(query, name, export, runs, as_json, console)
 
 
 def ask(query: str, name: str | None, export: Path | None, runs: Path, as_json: bool, console: Console) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from commands.config import ConfigError, RunConfig, load_config
+from commands.options import AsJson, ConfigFile, Overrides, console
 from environments.registry import load_tasks
 from schemas.codec import as_record
 from schemas.events import (
@@ -26,44 +28,35 @@ from schemas.events import (
     TaskSynthesized,
     Zone,
 )
-from synthesizer.backends import UnknownBackend, backend_named
+from synthesizer.backends import backend_named
 from synthesizer.book import TaskBook
-from synthesizer.llm.model import ModelRefused
-from synthesizer.llm.prompts import PromptMissing
 from synthesizer.pipeline import outcome_of
 
 RUN_ID = "synthesize"
 
 
-def show(seed: str, draw: int, file: Path | None, overrides: list[str], as_json: bool, console: Console) -> bool:
-    """Synthesize from one seed and print each stage as it ends; returns whether a task was admitted.
-
-    Raises:
-        ConfigError: unknown seed, backend or prompt folder, or an API key that is not set.
-    """
-    config = load_config(file, os.environ, overrides)
-    task = _task(seed, config)
-    say = Console(quiet=True) if as_json else console
-    say.print(_conversation(task, f"seed {task.task_id}, {task.category.value}"))
-    try:
-        events = asyncio.run(_synthesize(task, draw, config, say))
-    except (UnknownBackend, ModelRefused, PromptMissing) as error:
-        raise ConfigError(str(error)) from error
-    end = events[-1]
-    if as_json:
-        print(json.dumps(as_record(end), ensure_ascii=False))
-    else:
-        _print_end(end, console)
-    return isinstance(end, TaskSynthesized)
-
-
-def _task(seed: str, config: RunConfig) -> Task:
-    known = {task.task_id: task for task in load_tasks("all", config.tasks.environment)}
+def synthesize(
+    seed: Annotated[str, typer.Option("--seed", help="Id of the task to make a variant of.")],
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    draw: Annotated[int, typer.Option(help="Another number gives another variant of the same seed.")] = 0,
+) -> bool:
+    """Make one variant of a task, stage by stage; exit code 0 only if it was admitted."""
+    settings = load_config(config, os.environ, overrides or [])
+    known = {task.task_id: task for task in load_tasks("all", settings.tasks.environment)}
     if seed not in known:
         near = [task_id for task_id in known if seed in task_id][:5]
         hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise ConfigError(f"environment {config.tasks.environment} has no task {seed}{hint}")
-    return known[seed]
+        raise ConfigError(f"environment {settings.tasks.environment} has no task {seed}{hint}")
+    task, say = known[seed], Console(quiet=True) if as_json else console
+    say.print(_conversation(task, f"seed {task.task_id}, {task.category.value}"))
+    end = asyncio.run(_synthesize(task, draw, settings, say))[-1]
+    if as_json:
+        print(json.dumps(as_record(end), ensure_ascii=False))
+    else:
+        _print_end(end)
+    return isinstance(end, TaskSynthesized)
 
 
 async def _synthesize(task: Task, draw: int, config: RunConfig, say: Console) -> list[Event]:
@@ -127,7 +120,7 @@ def _conversation(task: Task, title: str) -> Panel:
     return Panel(lines, title=title, title_align="left")
 
 
-def _print_end(end: TaskSynthesized | SynthesisFailed, console: Console) -> None:
+def _print_end(end: TaskSynthesized | SynthesisFailed) -> None:
     if isinstance(end, SynthesisFailed):
         console.print(
             Text(f"no variant after {end.num_attempts} attempts: {end.failure.value}: {end.detail}", style="red")

@@ -11,15 +11,16 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
 import orjson
+import typer
 
 from analysis.event_values import event_types_of, plain, topics_of
 from analysis.tap import BadSelection, Selection, chosen, chosen_values, following, moment_ms, parse_condition, subject
-from commands.analysis import analysis_extra, mendable, visible
 from commands.config import ConfigError
-from commands.source import Source, open_source
+from commands.options import Runs, SourceName, visible
+from commands.source import Source, analysis_extra, mendable, open_source
 from schemas import BY_NAME, CATALOGUE, TOPICS, Undecodable, as_record
 from streams.archive.scan import Scanned
 from streams.log.port import Record, now_ms
@@ -34,6 +35,32 @@ Row = tuple[Record, Mapping[str, object]]
 """A record and the plain values of the event in it."""
 MARKER = "!!"
 """Begins the line of a record that is no event."""
+
+
+def tap(
+    topic: Annotated[str, typer.Argument(help="Topic, event type, or all.")],
+    name: SourceName = None,
+    runs: Runs = Path("runs"),
+    run_id: Annotated[str, typer.Option("--run", help="Only events of this run id.")] = "",
+    since: Annotated[str, typer.Option(help="now, -10m (s, m, h, d), or an ISO time; UTC if it names no zone.")] = "",
+    until: Annotated[str, typer.Option(help="As --since; this moment is excluded.")] = "",
+    where: Annotated[
+        list[str] | None, typer.Option(help="field=value, also != < <= > >= ~ (contains); all must hold.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on at the end until Ctrl-C.")] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Stop after so many records; 0 for no limit.")] = 0,
+    style: Annotated[str, typer.Option("--format", help="table, jsonl, parquet or arrow.")] = "table",
+    out: Annotated[Path | None, typer.Option(help="File; standard output if not given.")] = None,
+    unpack: Annotated[bool, typer.Option(help="Packed token arrays as lists of numbers.")] = False,
+) -> None:
+    """Listen to a topic of a run that goes on or has ended, without disturbing it."""
+    bounds = {"run_id": run_id, "since": since, "until": until, "where": where or [], "follow": follow, "limit": limit}
+    try:
+        listen(topic, name, runs, **bounds, style=style, out=out, unpack=unpack)
+    except KeyboardInterrupt:
+        return
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def listen(

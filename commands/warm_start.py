@@ -5,20 +5,24 @@ Supervised training on the reference traces of training seeds and of scripted va
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from pydantic import ValidationError
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from commands.config import ConfigError, RunConfig, parsed_value, put
-from commands.seeds import training_tasks
+from commands.config import ConfigError, RunConfig, assignments, load_config, put
+from commands.options import ConfigFile, Overrides, console
+from commands.tasks import training_tasks
 from schemas.events import Task
 from synthesizer.scripted import variants
 from trainer.policy.warm_start import Progress as Stage
-from trainer.policy.warm_start import WarmStartConfig, warm_start
+from trainer.policy.warm_start import WarmStartConfig
+from trainer.policy.warm_start import warm_start as taught
 
 
 def warm_start_config(config: RunConfig, overrides: Sequence[str]) -> WarmStartConfig:
@@ -33,11 +37,8 @@ def warm_start_config(config: RunConfig, overrides: Sequence[str]) -> WarmStartC
     """
     seeds = [task.task_id for task in training_tasks(config)]
     tree: dict = {"environment": config.tasks.environment, "task_ids": seeds, **SHIPPED}
-    for override in overrides:
-        key, sign, text = override.partition("=")
-        if not sign:
-            raise ConfigError(f"--set {override!r}: expected key=value")
-        put(tree, key.strip().split("."), parsed_value(text.strip()))
+    for key, text in assignments(overrides, "expected key=value"):
+        put(tree, key, text)
     try:
         return WarmStartConfig.model_validate(tree)
     except ValidationError as error:
@@ -62,22 +63,20 @@ SHIPPED: dict = {
 """What the shipped policy was made with; see docs/default-run.md."""
 
 
-def taught_variants(tasks: Sequence[Task], num: int, seed: int, progress: Progress) -> list[Task]:
-    """Scripted variants of each task."""
-    bar = progress.add_task("variants", total=len(tasks))
-    made: list[Task] = []
-    for task in tasks:
-        made += variants(task, num, seed)
-        progress.advance(bar)
-    return made
-
-
-def make(config: RunConfig, out: Path, num_variants: int, overrides: Sequence[str], console: Console) -> Path:
-    """Make the policy, or take it from the cache, and copy it to a folder."""
-    settings = warm_start_config(config, overrides)
+def warm_start(
+    out: Annotated[Path, typer.Option(help="Folder for the policy.")],
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    num_variants: Annotated[int, typer.Option(min=0, help="Scripted variants taught per seed.")] = 96,
+) -> None:
+    """Teach a small policy the reference traces of a run's training seeds; --set key=value changes the recipe."""
+    run = load_config(config, os.environ, [])
+    settings = warm_start_config(run, overrides or [])
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
-        others = taught_variants(training_tasks(config), num_variants, settings.seed + 1, progress)
+        made: list[Task] = []
+        for task in progress.track(training_tasks(run), description="variants"):
+            made += variants(task, num_variants, settings.seed + 1)
         bars: dict[str, int] = {}
 
         def on_progress(stage: Stage) -> None:
@@ -86,11 +85,10 @@ def make(config: RunConfig, out: Path, num_variants: int, overrides: Sequence[st
             progress.update(bars[stage.phase], completed=stage.step, description=f"{stage.phase} loss {stage.loss:.3f}")
 
         try:
-            made = warm_start(settings, on_progress, others)
+            folder = taught(settings, on_progress, made)
         except ValueError as error:
             raise ConfigError(f"warm start: {error}") from error
     out.mkdir(parents=True, exist_ok=True)
-    for file in sorted(made.iterdir()):
+    for file in sorted(folder.iterdir()):
         shutil.copy(file, out / file.name)
     console.print(f"policy in {out}", highlight=False, soft_wrap=True)
-    return out

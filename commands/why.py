@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
 from analysis.chronicle import Chronicle
 from analysis.lineage import Link, UnknownId, lineage
-from commands.analysis import mendable, visible
-from commands.source import Source, open_source, the_run
+from commands.options import AsJson, RunId, Runs, SourceName, console, visible
+from commands.source import Source, mendable, open_source, the_run
 from schemas.events import TrajectoryRecorded
 
 STYLES = {
@@ -27,6 +29,19 @@ STYLES = {
 KINDS_WITH_ID = ("signal", "group", "rollout", "batch")
 NEWLINE = "\n"
 MOST_TEXT = 300
+
+
+def why(
+    wanted: Annotated[
+        str, typer.Argument(metavar="ID", help="Id of a task, trajectory, group, signal or batch, or step:NUMBER.")
+    ],
+    name: SourceName = None,
+    run_id: RunId = "",
+    runs: Runs = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """The chain of causes behind a task, a rollout, a step or a signal."""
+    show(wanted, name, run_id, runs, as_json, console)
 
 
 def show(wanted: str, name: str | None, run_id: str, runs: Path, as_json: bool, console: Console) -> None:

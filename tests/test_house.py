@@ -32,8 +32,8 @@ KEPT_BY = {
     "faust": {"streams/pool/worker.py", "streams/log/embedded_broker.py"},
     "mode": {"streams/pool/worker.py"},
     "deepspeed": {"trainer"},
-    "torch": {"trainer", "commands/trainer.py"},
-    "transformers": {"trainer", "commands/trainer.py"},
+    "torch": {"trainer", "commands/roles/train.py"},
+    "transformers": {"trainer", "commands/roles/train.py"},
     "vllm": {"trainer", "synthesizer"},
     "pyarrow": {"analysis/arrow_tables.py", "analysis/export.py", "analysis/sql_views.py", "commands/tap.py"},
     "duckdb": {"analysis/sql_views.py", "commands/sql.py"},
@@ -64,8 +64,8 @@ PURE = (
     "analysis/rescore.py",
     "analysis/series.py",
     "analysis/watchdog.py",
-    "commands/charts.py",
-    "commands/lineage_chart.py",
+    "analysis/charts.py",
+    "analysis/lineage_chart.py",
     "synthesizer/book.py",
     "synthesizer/llm/answers.py",
     "synthesizer/llm/transcript.py",
@@ -249,10 +249,25 @@ def test_light_rooms_load_no_torch(room: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_command_line_starts_without_torch_or_faust() -> None:
-    code = "import sys, cli; heavy = {'torch', 'faust', 'transformers'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+def loaded_by(*arguments: str) -> set[str]:
+    """Modules that a command line has imported when it ends."""
+    code = (
+        "import sys, cli\n"
+        f"sys.argv = ['rods', *{arguments!r}]\n"
+        "try:\n    cli.main()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return set(done.stderr.split())
+
+
+def test_the_command_line_lists_its_commands_without_loading_one() -> None:
+    assert {name for name in loaded_by("--help") if name.partition(".")[0] in ROOMS} == set()
+
+
+@pytest.mark.parametrize("command", ["run", "status", "worker", "archiver", "synthesizer", "rescore", "fork", "eval"])
+def test_a_command_loads_neither_torch_nor_faust_before_it_needs_them(command: str) -> None:
+    assert not loaded_by(command, "--help") & {"torch", "faust", "transformers"}
 
 
 def test_the_project_speaks_of_itself_alone() -> None:

@@ -81,8 +81,8 @@ class TrainerConfig(BaseModel):
         600.0,
         gt=0,
         description=(
-            "How long the trainer waits for a plan, or for any sign of a rollout worker, before it gives up, seconds. A planned "
-            "epoch may wait for a slow synthesizer: raise it with one."
+            "How long the trainer waits for a plan, or for any sign of a rollout worker, before it gives up, seconds. For a plan "
+            "synthesis.deadline_s is added where pool.await_synthesis lets an epoch wait for the synthesizer."
         ),
     )
     workers: WorkerConfig = WorkerConfig()

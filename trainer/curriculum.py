@@ -1,4 +1,4 @@
-"""When a curriculum stage is over and what begins next. Pure.
+"""When a curriculum stage is over and what begins next; the event of a run's end. Pure.
 
 A stage lasts a fixed number of epochs, or until held-out reward has converged and the gradient norm is steady
 (EnvTuning's rule: move on when validation accuracy has converged and the gradient norm is steady). How long such a
@@ -16,7 +16,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from schemas.events import EvaluationCompleted, StageStarted, StepCompleted
+from schemas import make
+from schemas.events import EvaluationCompleted, RunFinished, RunOutcome, RunStarted, StageStarted, StepCompleted
 
 PIECE = "+"
 
@@ -158,3 +159,18 @@ def configured_name(name: str) -> str:
 def planned_epochs(begun: Sequence[StageStarted]) -> int:
     """Epochs opened so far."""
     return max((stage.first_epoch + stage.num_epochs for stage in begun), default=0)
+
+
+def end_of_run(last: StepCompleted | RunStarted, outcome: RunOutcome, reason: str) -> RunFinished:
+    """How a run ended behind its last completed step, or behind its start if there is none."""
+    step, epoch = (last.step, last.epoch) if isinstance(last, StepCompleted) else (0, 0)
+    return make(
+        RunFinished,
+        last.run_id,
+        caused_by=last.event_id,
+        outcome=outcome,
+        step=step,
+        epoch=epoch,
+        reason=reason,
+        weights_digest=last.weights_digest,
+    )

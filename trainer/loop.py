@@ -14,8 +14,9 @@ from dataclasses import replace
 from functools import partial
 
 from schemas import encode, make
-from schemas.events import BatchPlanned, RolloutGroupCompleted, RunFinished, RunOutcome, StepCompleted, WeightsSynced
+from schemas.events import BatchPlanned, RolloutGroupCompleted, RunOutcome, StepCompleted, WeightsSynced
 from streams.log.port import LogGap
+from trainer.curriculum import end_of_run
 from trainer.evaluation import evaluate
 from trainer.learning import learn, left_in
 from trainer.resume import announce, restore, save, save_if_best
@@ -100,15 +101,15 @@ def _evaluate_if_due(setup: TrainerSetup, view: RunView, step: int, ends_stage: 
 
 def _next_plan(setup: TrainerSetup, view: RunView, step: int) -> BatchPlanned | None:
     """The plan of a step once it, its tasks and its epoch are known; None if asked to stop meanwhile."""
-    give_up_s = time.monotonic() + setup.patience_s
+    patience_s = setup.patience_s + setup.synthesis_wait_s
+    give_up_s = time.monotonic() + patience_s
     while not setup.should_stop():
         if step in view.plans and not view.missing_for(view.plans[step]):
             return view.plans[step]
         if time.monotonic() > give_up_s:
             missing = view.missing_for(view.plans[step]) if step in view.plans else f"BatchPlanned of step {step}"
             raise NothingCame(
-                f"run {setup.run_id}: {missing} did not come within {setup.patience_s:.0f} s; "
-                "is the streams worker running?"
+                f"run {setup.run_id}: {missing} did not come within {patience_s:.0f} s; is the streams worker running?"
             )
         view.hear(setup.reader.poll(POLL_S))
     return None
@@ -185,16 +186,7 @@ def _open_next_stage(setup: TrainerSetup, view: RunView, done: StepCompleted) ->
 
 
 def _finish(setup: TrainerSetup, view: RunView, done: StepCompleted) -> None:
-    end = make(
-        RunFinished,
-        setup.run_id,
-        caused_by=done.event_id,
-        outcome=RunOutcome.COMPLETED,
-        step=done.step,
-        epoch=done.epoch,
-        reason=f"all {view.num_epochs} epochs trained"
-        if done.step != setup.max_steps
-        else f"pool.max_steps = {done.step}",
-        weights_digest=done.weights_digest,
+    reason = (
+        f"all {view.num_epochs} epochs trained" if done.step != setup.max_steps else f"pool.max_steps = {done.step}"
     )
-    setup.say(view, [end])
+    setup.say(view, [end_of_run(done, RunOutcome.COMPLETED, reason)])

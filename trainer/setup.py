@@ -96,6 +96,7 @@ class TrainerSetup(PlayerSetup):
         on_progress: Told (phase, finished rollouts, all rollouts).
         syncs: Where weights are brought to before anything is sampled from them.
         clock: Seconds, for deadlines.
+        synthesis_wait_s: How much longer a plan may take, for an epoch that waits for the synthesizer, seconds.
     """
 
     engine: Engine
@@ -107,6 +108,7 @@ class TrainerSetup(PlayerSetup):
     on_progress: Callable[[str, int, int], None] = lambda phase, finished, total: None
     syncs: tuple[WeightSync, ...] = ()
     clock: Callable[[], float] = time.monotonic
+    synthesis_wait_s: float = 0.0
 
     def say(self, view: RunView, events: Sequence[Event]) -> None:
         """Write events and hear them."""

@@ -1,30 +1,20 @@
 """Mirrors every topic into the run's archive, continuously; fills a fresh broker from it.
 
-``python -m streams.archive.archiver --connection JSON --archive DIR`` runs until SIGTERM, then drains to the log's end, syncs and
+``rods archiver`` runs until SIGTERM, then drains to the end of the log, syncs and
 exits. Each record is written once, in offset order, and is durable after the next sync.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-import os
-import signal
-import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from schemas import TOPICS
 from streams.archive.index import refresh, require_whole
 from streams.archive.journal import write_ends
 from streams.archive.segments import ArchiveLog
-from streams.health import serve_if_asked
-from streams.log.connection import Connection
 from streams.log.kafka import KafkaLog
-from streams.log.port import LogGap, LogUnavailable, Place
-from streams.log.topics import partitions_of
-from streams.processes import end_with_parent
+from streams.log.port import LogGap, Place
 
 logger = logging.getLogger("rods.archiver")
 POLL_S = 0.2
@@ -91,34 +81,3 @@ def restore(archive: ArchiveLog, log: KafkaLog) -> int:
             offset += len(records)
         restored += offset
     return restored
-
-
-def main() -> None:
-    """Command line of the archiver process."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--connection", required=True, help="connection settings as JSON")
-    parser.add_argument("--archive", required=True, type=Path)
-    parser.add_argument("--ready-file", default="")
-    options = parser.parse_args()
-    end_with_parent()
-    serve_if_asked("archiver", os.environ)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    connection = Connection.from_json(options.connection)
-    log, archive = KafkaLog(connection), ArchiveLog(options.archive, partitions_of(connection))
-
-    def on_ready() -> None:
-        if options.ready_file:
-            Path(options.ready_file).write_text(str(os.getpid()))
-
-    try:
-        copied = mirror(log, archive, stop.is_set, on_ready)
-    except (LogUnavailable, LogGap) as error:
-        logger.error("%s", error)
-        raise SystemExit(1) from error
-    logger.info("%s", json.dumps({"copied": copied}))
-
-
-if __name__ == "__main__":
-    main()

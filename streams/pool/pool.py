@@ -66,7 +66,7 @@ class Pool(NamedTuple):
         started_by: event_id of RunStarted.
         seed: master seed.
         config: pool settings as recorded in RunStarted.
-        finished: whether the run ended for good.
+        finished: whether the run was completed; one that was left before may go on.
         stages: StageStarted by first epoch.
         tasks: PoolTask by task id.
         generated: position of each generated task.
@@ -144,7 +144,7 @@ def _(event: RunStarted, pool: Pool) -> Pool:
 
 @_rule.register
 def _(event: RunFinished, pool: Pool) -> Pool:
-    return pool._replace(finished=pool.finished or event.outcome is not RunOutcome.INTERRUPTED)
+    return pool._replace(finished=pool.finished or event.outcome is RunOutcome.COMPLETED)
 
 
 @_rule.register

@@ -1,13 +1,11 @@
 """The Faust worker: agents that keep the pool as a table, detect the boundary and plan epochs and batches.
 
-``python -m streams.pool.worker --connection JSON --datadir DIR`` runs one worker. The agents move records; what
-is decided stands in ``streams.decide``. The table is a cache: after recovery it is compared with the fold of the
+``rods worker`` runs one. The agents move records; what is decided stands in ``streams.pool.decide``. The table is a cache: after recovery it is compared with the fold of the
 topics, and rows that differ are written again with the next event.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import io
 import logging
@@ -25,7 +23,6 @@ from faust.serializers import codecs
 
 from schemas import Event
 from streams.archive.journal import Journal, JournaledLog
-from streams.health import serve_if_asked
 from streams.log.connection import Connection
 from streams.log.embedded_broker import patch_faust
 from streams.log.kafka import KafkaLog
@@ -33,7 +30,6 @@ from streams.log.port import LogUnavailable, Record, as_record
 from streams.log.topics import partitions_of
 from streams.pool.keeper import INPUT_TOPICS, SAYING_ORDER, PoolKeeper
 from streams.pool.rows import ROW_SCHEMA, PoolRow, rows_of
-from streams.processes import end_with_parent
 
 logger = logging.getLogger("rods.worker")
 CRASHED = 70
@@ -344,31 +340,9 @@ def create_worker(settings: WorkerSettings) -> PoolWorker:
     return worker
 
 
-def main() -> None:
-    """Command line of the worker process."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--connection", required=True, help="connection settings as JSON")
-    parser.add_argument("--datadir", required=True, type=Path)
-    parser.add_argument("--app-id", default="", help="Faust application; topic prefix + pool if empty")
-    parser.add_argument("--ready-file", default="")
-    parser.add_argument("--journal", type=Path, help="folder that keeps what is said until --archive holds it")
-    parser.add_argument("--archive", type=Path, help="the archive of the run")
-    options = parser.parse_args()
-    end_with_parent()
-    serve_if_asked("worker", os.environ)
-    connection = Connection.from_json(options.connection)
-    app_id = options.app_id or connection.full_name("pool")
-    journal = Journal(options.journal, options.archive) if options.journal else None
-    run(WorkerSettings(connection, options.datadir, app_id, options.ready_file, journal))
-
-
 def run(settings: WorkerSettings) -> None:
     """Run one worker until it is told to stop; does not return."""
     worker = create_worker(settings)
     for chatty in ("aiokafka", "faust", "mode"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     faust.Worker(worker.app, loglevel="WARN", redirect_stdouts=False).execute_from_commandline()
-
-
-if __name__ == "__main__":
-    main()

@@ -22,7 +22,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from commands.folder import RunFolder
-from commands.run import FACT_TOPICS
 from schemas import TOPICS
 from streams.log.connection import Connection
 from streams.log.kafka import KafkaLog
@@ -33,12 +32,13 @@ from streams.log.topics import partitions_of
 ROOT = Path(__file__).parent.parent.parent
 PATTERNS = {
     "broker": "tansu",
-    "worker": "streams.pool.worker",
-    "trainer": "commands.trainer",
-    "synthesizer": "commands.synthesizer",
-    "archiver": "streams.archive.archiver",
-    "rollout": "commands.rollout",
+    "worker": "cli worker",
+    "trainer": "cli train",
+    "synthesizer": "cli synthesizer",
+    "archiver": "cli archiver",
+    "rollout": "cli rollout",
 }
+"""What the command line of each process holds."""
 STATES = (
     ("EpochPlanned", 1, 1),
     ("BatchPlanned", 1, 2),
@@ -252,16 +252,3 @@ def only_run(folder: Path) -> RunFolder:
     """The one run in a folder."""
     (path,) = [p for p in folder.iterdir() if p.is_dir()]
     return RunFolder(path)
-
-
-__all__ = [
-    "FACT_TOPICS",
-    "ROOT",
-    "STATES",
-    "Disturbance",
-    "KillPoint",
-    "Spot",
-    "disturbed_run",
-    "only_run",
-    "run_with_deaths",
-]

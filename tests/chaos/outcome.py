@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 
 from commands.folder import RunFolder
-from commands.run import facts_of
 
 
 def outcome(folder: RunFolder) -> dict:
     """The part of a finished run that two runs of one configuration share."""
-    pool = facts_of(folder).pool
+    pool = folder.facts().pool
     summary = json.loads(folder.summary_file.read_text())
     return {
         "orders": {epoch: plan.order for epoch, plan in pool.epochs.items()},

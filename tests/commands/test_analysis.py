@@ -16,10 +16,9 @@ from rich.console import Console
 
 from analysis.fork import ForkMode
 from commands import archive, doctor, explain, export, fork, rescore, sql, tap, why
-from commands.analysis import analysis_extra
 from commands.config import ConfigError, load_config
 from commands.folder import RunFolder, RunInUse
-from commands.source import archive_folder, is_address, open_source, the_run
+from commands.source import analysis_extra, archive_folder, is_address, open_source, the_run
 from schemas import Event, encode
 from schemas.events import (
     BatchPlanned,
@@ -51,8 +50,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
 
 
 @pytest.fixture
-def console() -> Console:
-    return Console(record=True, width=200, file=io.StringIO())
+def console(monkeypatch: pytest.MonkeyPatch) -> Console:
+    """The terminal."""
+    console = Console(record=True, width=200, file=io.StringIO())
+    monkeypatch.setattr(archive, "console", console)
+    return console
 
 
 def test_sources_are_runs_archives_and_addresses(run: tuple[Path, list[Event]]) -> None:
@@ -75,13 +77,13 @@ def test_verify_writes_the_manifest_and_names_damage(
     tmp_path: Path, console: Console, capsys: pytest.CaptureFixture
 ) -> None:
     record_run(tmp_path)
-    assert archive.check(str(tmp_path), RUNS, False, console) and (tmp_path / MANIFEST).exists()
+    assert archive.verify(str(tmp_path), RUNS, False) and (tmp_path / MANIFEST).exists()
     assert "whole" in console.export_text()
     path = next((tmp_path / "rollouts" / "0").glob("*.avro"))
     data = bytearray(path.read_bytes())
     data[-100] ^= 1
     path.write_bytes(data)
-    assert not archive.check(str(tmp_path), RUNS, True, console)
+    assert not archive.verify(str(tmp_path), RUNS, True)
     result = json.loads(capsys.readouterr().out)
     assert (
         not result["healthy"]
@@ -98,17 +100,17 @@ def test_push_and_pull_keep_every_record_and_a_tap_reads_the_broker(
     capsys: pytest.CaptureFixture,
 ) -> None:
     address = own_broker.bootstrap_servers
-    assert archive.push(str(run[0]), RUNS, address, console) == len(run[1])
-    assert archive.pull(address, tmp_path / "copy", console) == len(run[1])
+    assert archive.push(address, str(run[0]), RUNS) == len(run[1])
+    assert archive.pull(address, tmp_path / "copy") == len(run[1])
     before, after = ArchiveLog(run[0] / "archive"), ArchiveLog(tmp_path / "copy")
     assert after.partitions == before.partitions == PARTITIONS
     for place, end in before.end_offsets(PARTITIONS).items():
         if end:
             assert after.read({place: 0}, 10_000, 0.0) == before.read({place: 0}, 10_000, 0.0)
     assert sum(entry.count for entry in load_manifest(tmp_path / "copy")) == len(run[1])
-    assert archive.pull(address, tmp_path / "copy", console) == 0
+    assert archive.pull(address, tmp_path / "copy") == 0
     with pytest.raises(LogGap, match="topics that hold records"):
-        archive.push(str(run[0]), RUNS, address, console)
+        archive.push(address, str(run[0]), RUNS)
     capsys.readouterr()
     num = tap.listen("boundary-signals", address, RUNS, where=["rank=0"], style="jsonl")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -119,22 +121,22 @@ def test_a_run_that_goes_on_and_a_damaged_archive_are_not_pushed(
     run: tuple[Path, list[Event]], tmp_path: Path, console: Console
 ) -> None:
     with RunFolder(run[0]).lock(), pytest.raises(RunInUse):
-        archive.push(str(run[0]), RUNS, "127.0.0.1:1", console)
+        archive.push("127.0.0.1:1", str(run[0]), RUNS)
     record_run(tmp_path)
     next((tmp_path / "trajectories" / "1").glob("*.avro")).write_bytes(
         b"nothing of worth, long enough to be no header at all"
     )
     (tmp_path / "trajectories" / "1" / f"{10**6:020d}.avro").touch()
     with pytest.raises(LogGap, match="trajectories-1 offsets 0 to 999999"):
-        archive.push(str(tmp_path), RUNS, "127.0.0.1:1", console)
+        archive.push("127.0.0.1:1", str(tmp_path), RUNS)
     with pytest.raises(ConfigError, match="host:port"):
-        archive.push(str(tmp_path), RUNS, "nowhere", console)
+        archive.push("nowhere", str(tmp_path), RUNS)
 
 
 def test_a_broker_that_is_not_there_is_named(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streams.log.discovery.ANSWER_TIMEOUT_S", 0.3)
     with pytest.raises(LogUnavailable, match="127.0.0.1:1"):
-        archive.pull("127.0.0.1:1", tmp_path, console)
+        archive.pull("127.0.0.1:1", tmp_path)
 
 
 def test_a_tap_prints_lines_for_people_and_objects_for_machines(
@@ -285,7 +287,7 @@ def test_explain_prints_three_answers(
 def test_nothing_is_concluded_from_a_damaged_archive(ask: Callable, tmp_path: Path, console: Console) -> None:
     folder = RunFolder(tmp_path / "run-1").create(load_config(None, {}, []))
     record_run(folder.archive)
-    archive.check(str(folder.path), RUNS, True, console)
+    archive.verify(str(folder.path), RUNS, True)
     path = next((folder.archive / "rollouts" / "0").glob("*.avro"))
     data = bytearray(path.read_bytes())
     data[-100] ^= 1
@@ -300,7 +302,7 @@ def test_the_doctor_finds_a_healthy_run_healthy_and_damage_not(
 ) -> None:
     assert doctor.show(str(run[0]), "", RUNS, "", False, console)
     record_run(tmp_path)
-    archive.check(str(tmp_path), RUNS, True, console)
+    archive.verify(str(tmp_path), RUNS, True)
     next((tmp_path / "steps" / "0").glob("*.avro")).unlink()
     capsys.readouterr()
     assert not doctor.show(str(tmp_path), "", RUNS, "", True, console)

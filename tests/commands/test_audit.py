@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from cli import app
 from commands.config import ConfigError, load_config
-from commands.seeds import training_tasks
+from commands.tasks import training_tasks
 from commands.warm_start import warm_start_config
 
 

@@ -109,7 +109,7 @@ def test_the_recorded_configuration_gives_the_same_run_and_holds_no_client_setti
 
 
 def test_every_setting_says_what_it_means() -> None:
-    from commands.settings import settings_of
+    from commands.config import settings_of
 
     unexplained = [key for key, _, meaning in settings_of(load_config(None, {}, [])) if not meaning and key != "stages"]
     assert not unexplained

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from commands.folder import RunFolder
-from commands.run import facts_of
 from schemas.events import (
     BoundaryDetected,
     EvaluationCompleted,
@@ -138,7 +137,7 @@ def test_tasks_are_made_in_the_stage_that_says_so_and_in_no_other(finished) -> N
 
 def test_nothing_was_lost_or_counted_twice_and_the_whole_run_replays(finished) -> None:
     folder, _ = finished
-    ledger = facts_of(folder).ledger
+    ledger = folder.facts().ledger
     assert (ledger.missing(), ledger.duplicate()) == ([], [])
     summary = json.loads(folder.summary_file.read_text())
     assert (summary["conservation"]["missing"], summary["conservation"]["duplicate"], summary["outcome"]) == (

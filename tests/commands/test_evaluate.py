@@ -6,23 +6,27 @@ import json
 import pytest
 from rich.console import Console
 
-from commands.chat import Narrated
-from commands.chat import show as chat
+from commands import evaluate as command
 from commands.config import ConfigError
-from commands.evaluate import EvalOptions, show, tasks_of
+from commands.evaluate import Narrated, chat, evaluate, narrate, tasks_of
 from environments.episode import Incoming
+from environments.registry import load_tasks
 from schemas.events import FinishReason
 
 SHORT = {"max_message_tokens": 96, "max_episode_tokens": 768}
 
 
-def console():
-    return Console(file=io.StringIO(), width=200)
+@pytest.fixture
+def shown(monkeypatch):
+    """The terminal."""
+    console = Console(file=io.StringIO(), width=200)
+    monkeypatch.setattr(command, "console", console)
+    return console
 
 
-def test_a_suite_is_measured_as_json_and_file(tmp_path, capsys):
+def test_a_suite_is_measured_as_json_and_file(tmp_path, capsys, shown):
     out = tmp_path / "sub" / "eval.json"
-    show(EvalOptions("default", split="train", limit=8, greedy=True, **SHORT), True, out, console())
+    evaluate("default", split="train", limit=8, greedy=True, as_json=True, out=out, **SHORT)
     result = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert result == json.loads(out.read_text())
     assert (result["overall"]["num_tasks"], result["mode"], result["parser"]) == (8, "greedy", "compact")
@@ -30,23 +34,19 @@ def test_a_suite_is_measured_as_json_and_file(tmp_path, capsys):
     assert result["sampling"]["greedy"] is True and result["intervals"]["accuracy"] == "Wilson"
 
 
-def test_the_tables_show_every_category_with_intervals_and_how_they_were_made():
-    shown = console()
-    options = EvalOptions(
-        "default", split="train", profile="bfcl", limit=2, pass_k=2, categories=("miss_func",), **SHORT
-    )
-    show(options, False, None, shown)
+def test_the_tables_show_every_category_with_intervals_and_how_they_were_made(shown):
+    evaluate("default", split="train", profile="bfcl", limit=2, pass_k=2, category=["miss_func"], **SHORT)
     text = shown.file.getvalue()
     assert "bfcl profile" in text and "pass@2" in text and "miss_func" in text and "bootstrap over tasks" in text
     assert "turns by action class" in text and "base" not in text
 
 
 def test_a_limit_takes_evenly_from_the_categories():
-    chosen = tasks_of(EvalOptions("default", split="test", limit=10))
+    chosen = tasks_of("bfcl-multi-turn", "test", limit=10)
     names = ("base", "miss_func", "long_context")
     counts = {name: sum(task.category.value == name for task in chosen) for name in names}
     assert set(counts.values()) == {3} and len(chosen) == 12
-    assert len(tasks_of(EvalOptions("default", split="test"))) == 300
+    assert len(tasks_of("bfcl-multi-turn", "test")) == 300
 
 
 @pytest.mark.parametrize(
@@ -55,28 +55,20 @@ def test_a_limit_takes_evenly_from_the_categories():
         ({"suite": "other"}, "--suite"),
         ({"split": "other"}, "--split"),
         ({"profile": "other"}, "--profile"),
-        ({"categories": ("other",)}, "--category"),
+        ({"category": ["other"]}, "--category"),
         ({"greedy": True, "pass_k": 2}, "--greedy"),
         ({"pass_k": 0}, "--pass-k"),
     ],
 )
 def test_options_that_cannot_be_are_refused_by_name(values, text):
     with pytest.raises(ConfigError, match=text):
-        show(EvalOptions("default", **values), False, None, console())
+        evaluate("default", **values)
 
 
-def test_a_person_sees_a_task_played_and_may_speak_for_the_user():
+def test_a_person_sees_a_task_played_and_may_speak_for_the_user(shown):
     answers = iter(["", "please [bold]stop[/bold]"])
-    shown = console()
-    reward = chat(
-        "default",
-        "multi_turn_miss_func_144",
-        "train",
-        shown,
-        greedy=True,
-        max_message_tokens=96,
-        ask=lambda question: next(answers, ""),
-    )
+    (task,) = [task for task in load_tasks("train", "bfcl-v3") if task.task_id == "multi_turn_miss_func_144"]
+    reward = narrate(task, "default", greedy=True, max_message_tokens=96, ask=lambda question: next(answers, ""))
     text = shown.file.getvalue()
     assert text.count("policy") >= 3 and "result" in text and "was right" in text and f"reward {reward:.2f}" in text
     assert "you changed what the user said" in text
@@ -84,7 +76,7 @@ def test_a_person_sees_a_task_played_and_may_speak_for_the_user():
 
 def test_a_task_that_does_not_exist_is_named():
     with pytest.raises(ConfigError, match="multi_turn_base_9999"):
-        chat("default", "multi_turn_base_9999", "val", console())
+        chat("default", "multi_turn_base_9999")
 
 
 class Spoken:
@@ -97,9 +89,9 @@ class Spoken:
         self.reason = reason
 
 
-def test_a_person_is_asked_once_a_turn_and_not_about_errors():
+def test_a_person_is_asked_once_a_turn_and_not_about_errors(shown):
     asked, episode = [], Spoken()
-    narrated = Narrated(episode, console(), lambda question: asked.append(question) or "other words")
+    narrated = Narrated(episode, shown, lambda question: asked.append(question) or "other words")
     assert [piece.text for piece in narrated.incoming] == [piece.text for piece in narrated.incoming] == ["other words"]
     episode.incoming = (Incoming("user", "could not be read"),)
     assert [piece.text for piece in narrated.incoming] == ["could not be read"] and len(asked) == 1

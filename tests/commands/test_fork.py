@@ -18,7 +18,7 @@ from commands.config import ConfigError, load_config
 from commands.folder import RunFolder
 from commands.fork import events_of, start_of
 from commands.report import report_html
-from commands.view import summary_table
+from commands.status import summary_table
 from schemas import Event
 from schemas.events import BatchPlanned, TaskSynthesized
 from streams.log.port import LogGap

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from rich.console import Console
 
 from commands.config import ConfigError
-from commands.metrics import NUM_RUNS, RunBoard, exporter
-from commands.service import health
+from commands.roles.metrics import NUM_RUNS, RunBoard, exporter
+from commands.roles.services import health
 from schemas import make
 from schemas.events import RunFinished, RunOutcome, SynthesisFailed
 from streams.health import HOST, PORT, PORT_FILE, HealthServer, probe, serve_if_asked
@@ -136,14 +135,15 @@ def test_nothing_listens_unless_asked() -> None:
     assert serve_if_asked("worker", {}) is None and serve_if_asked("worker", {HOST: "127.0.0.1"}) is None
 
 
-def test_a_complaint_makes_a_process_unhealthy_and_names_itself() -> None:
+def test_a_complaint_makes_a_process_unhealthy_and_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     complaint = ["the pool is not folded yet"]
     server = HealthServer("worker", checks={"folded": lambda: complaint[0]}).start()
     healthy, answer = probe(server.port)
     assert not healthy and json.loads(answer)["complaints"] == {"folded": "the pool is not folded yet"}
-    assert health({PORT: str(server.port)}, Console(quiet=True)) is False
+    monkeypatch.setenv(PORT, str(server.port))
+    assert health() is False
     complaint[0] = ""
-    assert health({PORT: str(server.port)}, Console(quiet=True)) is True
+    assert health() is True
     server.stop()
 
 
@@ -155,9 +155,12 @@ def test_the_server_has_two_pages() -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, {PORT: "0"}, {PORT: "many"}])
-def test_a_health_check_without_a_port_says_so(environment: dict[str, str]) -> None:
+def test_a_health_check_without_a_port_says_so(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PORT, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match="RODS_METRICS_PORT"):
-        health(environment, Console(quiet=True))
+        health()
 
 
 def test_series_of_old_runs_expire_and_the_newest_and_the_live_ones_stay() -> None:

@@ -175,7 +175,7 @@ def test_a_setting_that_cannot_be_read_anew_is_refused(run: tuple[RunFolder, lis
 def test_an_unknown_verifier_and_a_missing_archive_are_named(
     run: tuple[RunFolder, list[Event]], tmp_path: Path
 ) -> None:
-    from commands.cli_analysis import app
+    from cli import app
 
     done = CliRunner().invoke(app, ["rescore", str(run[0].path), "--verifier", "x"])
     assert isinstance(done.exception, ConfigError) and "recorded, progress, binary, official" in str(done.exception)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from commands.folder import RunFolder
-from commands.run import facts_of
+from schemas.events import RunOutcome
 from tests.chaos.harness import kill, only_run
 from tests.chaos.outcome import outcome
 
@@ -92,7 +92,7 @@ def test_a_run_ends_by_itself_with_every_figure_and_nothing_lost(undisturbed: Ru
 
 
 def test_stages_follow_each_other_and_only_the_last_one_synthesizes(undisturbed: RunFolder) -> None:
-    pool = facts_of(undisturbed).pool
+    pool = undisturbed.facts().pool
     assert [pool.epochs[e].stage for e in sorted(pool.epochs)] == ["base", "full", "full", "full"]
     assert len(pool.epochs[0].order) == 4 and len(pool.epochs[1].order) == 8
     assert min(signal.epoch for signal in pool.signals.values()) >= 1
@@ -130,10 +130,32 @@ def test_stopped_by_ctrl_c_and_resumed_it_ends_as_if_undisturbed(undisturbed: Ru
     code, output = run(tmp_path, "--config", str(CONFIG), at_step=interrupt)
     assert code == 130 and "rods run --resume" in output, output
     folder = only_run(tmp_path)
-    assert not folder.summary_file.exists()
+    assert not folder.summary_file.exists() and folder.facts().finished.outcome is RunOutcome.INTERRUPTED
     code, output = run(tmp_path, "--resume", folder.run_id)
     assert code == 0 and "records restored" in output, output
     assert outcome(folder) == outcome(undisturbed)
+    assert folder.facts().finished.outcome is RunOutcome.COMPLETED
+    output, _ = rods("replay", str(folder.path), "--json").communicate(timeout=DEADLINE_S)
+    assert set(json.loads(output.splitlines()[-1])["verdicts"].values()) == {"equal"}, output
+
+
+def test_given_up_after_a_crash_it_says_so_and_resumed_it_ends_as_if_undisturbed(
+    undisturbed: RunFolder, tmp_path: Path
+) -> None:
+    code, output = run(
+        tmp_path,
+        "--config",
+        str(CONFIG),
+        "--set",
+        "run.restarts=0",
+        at_step=lambda pid, step: kill(pid, "worker") if step == 2 else None,
+    )
+    assert code == 2 and "worker ended with exit code -9" in output, output
+    folder = only_run(tmp_path)
+    end = folder.facts().finished
+    assert end.outcome is RunOutcome.FAILED and "worker ended with exit code -9" in end.reason
+    code, output = run(tmp_path, "--resume", folder.run_id)
+    assert code == 0 and outcome(folder) == outcome(undisturbed), output
 
 
 def test_with_every_process_killed_once_it_ends_as_if_undisturbed(undisturbed: RunFolder, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from commands import sampling
 from commands.config import ConfigError, RunConfig, validated
-from commands.sampling import of_trainer, of_worker, served, server_of, server_syncs
+from commands.roles import sampling
+from commands.roles.sampling import of_trainer, of_worker, served, server_of, server_syncs
 from tests.trainer.test_vllm_engine_sampler import Engine
 from tests.trainer.toys import ToyTemplate, toy_model
 from trainer.policy.loading import load_policy

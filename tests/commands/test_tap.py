@@ -21,8 +21,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
+from cli import app
 from commands import tap
-from commands.cli_analysis import app
 from commands.config import ConfigError
 from schemas import TOPICS, Event
 from schemas.events import RolloutGroupCompleted, StepCompleted, TrajectoryRecorded

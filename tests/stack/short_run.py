@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from commands.config import load_config
-from commands.seeds import training_tasks
+from commands.tasks import training_tasks
 from schemas import Event, make
 from schemas.events import BatchPlanned, TaskSeeded
 from streams.log.kafka import KafkaLog

@@ -78,7 +78,8 @@ def test_every_client_comes_through_tls_with_its_password(secured: tuple[Connect
         [
             sys.executable,
             "-m",
-            "streams.pool.worker",
+            "cli",
+            "worker",
             "--connection",
             connection.to_json(),
             "--datadir",

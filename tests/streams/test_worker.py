@@ -53,7 +53,8 @@ class Worker:
             [
                 sys.executable,
                 "-m",
-                "streams.pool.worker",
+                "cli",
+                "worker",
                 "--connection",
                 self.connection.to_json(),
                 "--datadir",

@@ -6,14 +6,19 @@ import json
 import pytest
 from rich.console import Console
 
+from commands import synthesize as command
 from commands.config import ConfigError
-from commands.synthesize import show
+from synthesizer.backends import UnknownBackend
+from synthesizer.llm.model import ModelRefused
+from synthesizer.llm.prompts import PromptMissing
 
 
 def shown(seed, *overrides, draw=0, as_json=False):
     """(admitted, what was printed)."""
     out = io.StringIO()
-    return show(seed, draw, None, list(overrides), as_json, Console(file=out, width=200)), out.getvalue()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(command, "console", Console(file=out, width=200))
+        return command.synthesize(seed, None, list(overrides), as_json, draw), out.getvalue()
 
 
 def test_a_person_sees_seed_stages_variant_and_profile():
@@ -68,5 +73,5 @@ def test_the_event_comes_as_one_json_object(capsys):
     ],
 )
 def test_what_a_person_can_mend_is_named(seed, overrides, words):
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises((ConfigError, ModelRefused, PromptMissing, UnknownBackend), match=words):
         shown(seed, *overrides)

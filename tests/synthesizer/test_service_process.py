@@ -78,10 +78,11 @@ class Bench:
         command = [
             sys.executable,
             "-m",
-            "commands.synthesizer",
+            "cli",
+            "synthesizer",
             "--connection",
             self.connection.to_json(),
-            "--run",
+            "--run-folder",
             str(self.folder.path),
             "--ready-file",
             str(ready),

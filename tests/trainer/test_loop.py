@@ -382,3 +382,13 @@ def test_a_bounded_run_ends_behind_its_last_step_with_checkpoint_and_evaluation(
     ]
     assert (end.step, end.reason) == (max_steps, f"pool.max_steps = {max_steps}")
     assert latest_complete(tmp_path).step == max_steps == max(e.step for e in events_of(log, EvaluationCompleted))
+
+
+def test_a_plan_that_waits_for_the_synthesizer_is_waited_for_longer(tmp_path):
+    log, asked = new_log([event for event in planned_events() if not isinstance(event, BatchPlanned)]), []
+    setup = setup_of(
+        log, tmp_path, patience_s=0.0, synthesis_wait_s=0.6, suites=(), should_stop=lambda: asked.append(1)
+    )
+    with pytest.raises(NothingCame, match="within 1 s"):
+        train(setup)
+    assert len(asked) >= 2, "it was given up at once"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands.trainer import ASSET
+from commands.roles.train import ASSET
 from schemas import Undecodable
 from schemas.events import RolloutGroupCompleted, TrajectoryRecorded
 from streams.archive.scan import Scanned
@@ -17,7 +17,7 @@ from tests.trainer.toys import ToyEpisode, toy_model
 from trainer.config import TrainerConfig
 from trainer.loop import train
 from trainer.replay.learning import Bodies, learn_again, step_divergence, weights_divergence
-from trainer.replay.opening import NoWeights, initial_engine, initial_policy, largest_difference
+from trainer.replay.opening import NoWeights, initial_engine, initial_policy, largest_difference, make_checkpoint
 from trainer.replay.playing import group_divergence, rewards_again
 from trainer.update.torch_engine import TorchEngine
 from trainer.view import TOPICS, RunView
@@ -204,3 +204,8 @@ def test_the_largest_difference_leaves_the_model_as_it_is(log: MemoryLog, tmp_pa
     assert largest_difference(model, tmp_path, 4) == 0.0
     assert largest_difference(model, tmp_path, 3) > 0.0 and setup.engine.digest() == before
     assert largest_difference(model, tmp_path, 1) is None and largest_difference(model, None, 4) is None
+
+
+def test_a_fork_of_a_run_without_checkpoints_is_refused_by_the_folder_and_the_step(tmp_path):
+    with pytest.raises(NoWeights, match=r"run/checkpoints holds no complete checkpoint of step 3 or before"):
+        make_checkpoint(tmp_path / "run" / "checkpoints", tmp_path / "fork", 3, TrainerConfig(), [], None)

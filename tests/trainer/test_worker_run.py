@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from commands.folder import RunFolder
-from commands.run import facts_of
 from schemas.events import GroupClaimed, RolloutGroupCompleted, StepCompleted, TrajectoryRecorded
 from streams.archive.segments import ArchiveLog
 from streams.log.reader import EventReader
@@ -34,9 +33,7 @@ def rods(*arguments):
 
 
 def workers_of(pid):
-    found = subprocess.run(
-        ["pgrep", "-P", str(pid), "-f", "commands.rollout"], capture_output=True, text=True, check=False
-    )
+    found = subprocess.run(["pgrep", "-P", str(pid), "-f", "cli rollout"], capture_output=True, text=True, check=False)
     return [int(worker) for worker in found.stdout.split()]
 
 
@@ -78,7 +75,7 @@ def events_of(run, kind):
 def test_the_run_goes_to_its_end_and_every_planned_group_has_ended_once(disturbed):
     run, output = disturbed
     assert re.search(r"rollout-\d ended with exit code -9 and is started again \(1\)", output)
-    ledger = facts_of(run).ledger
+    ledger = run.facts().ledger
     assert ledger.missing() == [] and ledger.duplicate() == [] and len(events_of(run, StepCompleted)) == 4
     groups = events_of(run, RolloutGroupCompleted)
     assert len(groups) == 8 + ledger.num_late() and {g.worker for g in groups} <= {"rollout-0", "rollout-1"}

@@ -146,9 +146,15 @@ def make_checkpoint(
         announcement: the event that announces the step in the target.
 
     Raises:
+        NoWeights: there is no checkpoint at or before the step.
         LogGap: rollouts between the checkpoint and the step are missing, or learning them again gives other weights.
     """
-    found = max((c for c in complete_checkpoints(source) if c.step <= step), key=lambda c: c.step)
+    kept = [c for c in complete_checkpoints(source) if c.step <= step]
+    if not kept:
+        raise NoWeights(
+            f"{source} holds no complete checkpoint of step {step} or before: weights to learn it again from"
+        )
+    found = max(kept, key=lambda c: c.step)
     opened = initial_engine(source, config, found.step)
     view = RunView()
     view.hear(events)

@@ -62,7 +62,7 @@ def die(kill: dict) -> None:
 
 
 for kill_at in json.loads(os.environ.get("RODS_KILLS_AT", "[]")):
-    if any(kill_at["process"] in part for part in sys.orig_argv) and not os.path.exists(kill_at["mark"]):
+    if kill_at["process"] in " ".join(sys.orig_argv) and not os.path.exists(kill_at["mark"]):
         import importlib.util
 
         sys.meta_path.insert(0, Trap(kill_at))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from analysis.charts import Series, line_chart
 from analysis.series import family
-from commands.charts import Series, line_chart
 from streams.pool.pool import Pool
 from streams.pool.rows import PoolRow
 

@@ -7,16 +7,23 @@ waits for is a metric and a line in the log.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated
 
+import typer
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from analysis.measures import RunMeter, measures, staleness_buckets
 from analysis.watchdog import Watchdog, wait_of
-from schemas import TOPICS, Event
+from commands.folder import FACT_TOPICS
+from commands.options import ConfigFile, Overrides
+from commands.roles.process import begin
+from schemas import Event
+from schemas.events import RunFinished, RunStarted
 from streams.health import PORT, HealthServer, serve_if_asked
 from streams.log.connection import Connection
 from streams.log.kafka import KafkaLog
@@ -60,10 +67,11 @@ class RunBoard:
         self._let_go: set[str] = set()
         self._watchdogs: dict[str, Watchdog] = {}
         self._complained: dict[str, str] = {}
+        self._left: set[str] = set()
         self._lock = threading.Lock()
 
     def add(self, events: list[Event]) -> None:
-        """Fold events, whichever run they belong to."""
+        """Fold events, whichever run they belong to; one that was left waits for nothing until it says RunStarted once more."""
         with self._lock:
             for event in events:
                 if event.run_id in self._let_go:
@@ -71,6 +79,10 @@ class RunBoard:
                 self.runs.setdefault(event.run_id, RunMeter()).add([event])
                 self._last_ms[event.run_id] = max(event.occurred_at_ms, self._last_ms.get(event.run_id, 0))
                 self._watchdogs[event.run_id] = Watchdog(self._silence_s, self._now_s())
+                if isinstance(event, RunFinished):
+                    self._left.add(event.run_id)
+                elif isinstance(event, RunStarted):
+                    self._left.discard(event.run_id)
             self._let_old_go()
 
     def _let_old_go(self) -> None:
@@ -87,6 +99,7 @@ class RunBoard:
             found = {
                 run_id: dog.complaint(self.runs[run_id].facts.pool, self._now_s())
                 for run_id, dog in self._watchdogs.items()
+                if run_id not in self._left
             }
         return {run_id: text for run_id, text in found.items() if text}
 
@@ -142,15 +155,30 @@ class RunBoard:
             ),
         )
         wait = wait_of(meter.facts.pool)
-        if wait is not None:
+        if wait is not None and run_id not in self._left:
             watch.add_metric([run_id, wait.event, wait.owed_by], float(stalled))
+
+
+def metrics(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    silence_s: Annotated[
+        float, typer.Option("--silence-s", help="Seconds without events before a run's wait is named.")
+    ] = 120.0,
+) -> None:
+    """Export the figures of every run for Prometheus (RODS_METRICS_PORT, 9464 if not set)."""
+    process, board = begin(config, overrides), RunBoard(silence_s)
+    server = exporter(board, os.environ)
+    logger.info("figures of every run on port %d", server.port)
+    follow(process.connection, board, process.stop.is_set)
+    server.stop()
 
 
 def follow(connection: Connection, board: RunBoard, stopping: Callable[[], bool]) -> None:
     """Keep the board up to date until told to stop; a broker that is away is waited for."""
     partitions = partitions_of(connection)
     log = KafkaLog(connection)
-    observer = Observer(log, (topic for topic in TOPICS if topic != "trajectories"), partitions)
+    observer = Observer(log, FACT_TOPICS, partitions)
     inputs = [Place(topic, number) for topic in INPUT_TOPICS for number in range(partitions[topic])]
     meter, asked_at_s = LagMeter(connection, "rods-pool", inputs), 0.0
     while not stopping():

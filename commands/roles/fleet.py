@@ -7,11 +7,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from commands.config import RunConfig
 from commands.folder import RunFolder
+from commands.roles.process import tell_end
+from schemas.events import RunOutcome
 from streams.archive.archiver import restore
 from streams.archive.journal import clear, fill_in
 from streams.archive.segments import ArchiveLog
@@ -19,6 +21,7 @@ from streams.health import PORT, PORT_FILE
 from streams.log.connection import Connection
 from streams.log.embedded_broker import EmbeddedBroker
 from streams.log.kafka import KafkaLog
+from streams.log.port import LogUnavailable
 from streams.log.topics import ensure_topics, partitions_of
 from streams.processes import Child, ProcessFailed
 
@@ -117,35 +120,20 @@ class Fleet(AbstractContextManager):
         return self._scratch / f"{name}.ready"
 
     def command(self, name: str) -> list[str]:
-        """The command line of a process."""
-        shared = ["--connection", self.connection.to_json(), "--ready-file", str(self.ready_file(name))]
-        if name == "archiver":
-            return [sys.executable, "-m", "streams.archive.archiver", *shared, "--archive", str(self.folder.archive)]
-        if name == "worker":
-            journal = (
-                ["--journal", str(self.folder.journals / name), "--archive", str(self.folder.archive)]
-                if self.broker
-                else []
-            )
-            return [
-                sys.executable,
-                "-m",
-                "streams.pool.worker",
-                *shared,
-                "--datadir",
-                str(self._scratch / "faust"),
-                *journal,
-            ]
-        if name.startswith("rollout-"):
-            return [sys.executable, "-m", "commands.rollout", *shared, "--run", str(self.folder.path), "--name", name]
-        return [sys.executable, *self.launcher(name), f"commands.{name}", *shared, "--run", str(self.folder.path)]
-
-    def launcher(self, name: str) -> list[str]:
-        """What stands in front of a module: ``torchrun`` for a trainer whose updates are shared by several processes."""
-        number = self.config.trainer.num_processes
-        if name != "trainer" or self.config.trainer.engine != "deepspeed" or number == 1:
-            return ["-m"]
-        return ["-m", "torch.distributed.run", "--nproc-per-node", str(number), "--standalone", "-m", "--"]
+        """The command line of a process: `rods ROLE`, under ``torchrun`` for a trainer whose updates several processes share."""
+        role, more = name, []
+        if name == "trainer":
+            role, more = "train", [self.folder.run_id]
+        elif name.startswith("rollout-"):
+            role, more = "rollout", [self.folder.run_id, "--name", name]
+        elif name == "worker":
+            more = ["--datadir", str(self._scratch / "faust"), "--app-id", self.connection.full_name("pool")]
+        num, starter = self.config.trainer.num_processes, []
+        if name == "trainer" and self.config.trainer.engine == "deepspeed" and num > 1:
+            starter = ["-m", "torch.distributed.run", "--nproc-per-node", str(num), "--standalone"]
+        shared = ["--connection", self.connection.to_json(), "--run-folder", str(self.folder.path)]
+        ready = ["--ready-file", str(self.ready_file(name))]
+        return [sys.executable, *starter, "-m", "cli", role, *more, *shared, *ready]
 
     def launch(self, name: str) -> None:
         """Start one process; its ready file goes first."""
@@ -208,12 +196,20 @@ class Fleet(AbstractContextManager):
         """Whether the broker may be started once more."""
         return self.restarts.get("broker", 0) <= self.config.run.restarts
 
-    def stop(self) -> None:
-        """Writers first, then the archiver, which drains to the end of the log, then the broker."""
+    def stop(self, outcome: RunOutcome | None = None, reason: str = "") -> None:
+        """Writers first, then the archiver, which drains to the end of the log, then the broker.
+
+        Args:
+            outcome: how the run was left, if that is to be told.
+            reason: why, in words.
+        """
         for name in (*self.rollout_workers(), "trainer", "synthesizer", "worker"):
             if name in self.children:
                 self.children[name].stop()
         broker_lives = self.broker is None or self.broker.is_alive()
+        if outcome is not None and self.children and broker_lives:
+            with suppress(LogUnavailable):
+                tell_end(self.connection, self.folder.run_id, outcome, reason)
         if "archiver" in self.children:
             self.children["archiver"].stop(DRAIN_TIMEOUT_S if broker_lives else 5.0)
             if self.children["archiver"].exit_code == 0:
@@ -222,8 +218,10 @@ class Fleet(AbstractContextManager):
             self.broker.stop()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
-
-__all__ = ["BrokerLost", "Fleet", "ProcessFailed"]
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None or issubclass(kind, LogUnavailable):
+            self.stop()
+        elif issubclass(kind, KeyboardInterrupt):
+            self.stop(RunOutcome.INTERRUPTED, "stopped by Ctrl-C or SIGTERM")
+        else:
+            self.stop(RunOutcome.FAILED, str(error).partition("\n")[0])
