@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from analysis.event_values import event_types_of, topics_of
 from commands.config import ConfigError
 from commands.options import AsJson, RunName, Runs, console
-from commands.source import analysis_extra, archive_folder, mendable
+from commands.source import analysis_extra, archive_folder
 from streams.archive.index import require_whole
 from streams.archive.scan import archive_bytes
 
@@ -30,28 +29,16 @@ def export(
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace an earlier export of the same run.")] = False,
     as_json: AsJson = False,
-) -> None:
-    """Write a run as Parquet: one data set an event type, partitioned by run and day."""
-    write(name, runs, to, only or [], overwrite, as_json, console)
-
-
-def write(
-    name: str | None, runs: Path, to: Path, only: list[str], overwrite: bool, as_json: bool, console: Console
 ) -> dict:
-    """Export a run with a progress bar; returns the report as plain values.
-
-    Raises:
-        ConfigError: unknown event type, nothing to export, or the target is taken.
-        LogGap: the archive is damaged.
-    """
+    """Write a run as Parquet: one data set an event type, partitioned by run and day."""
     with analysis_extra("export"):
-        from analysis.export import ExportExists, export_archive
+        from analysis.export import export_archive
     root = archive_folder(name, runs)
-    event_types = chosen_types(only)
+    event_types = chosen_types(only or [])
     require_whole(root)
     started_s = time.perf_counter()
     columns = (TextColumn("export"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=as_json) as progress, mendable(ExportExists):
+    with Progress(*columns, console=console, disable=as_json) as progress:
         total = archive_bytes(root, topics_of(event_types))
         bar = progress.add_task("export", total=total)
         report = export_archive(root, to, event_types, overwrite, lambda size: progress.advance(bar, size))
@@ -61,11 +48,11 @@ def write(
     if as_json:
         print(json.dumps(figures))
         return figures
-    show(figures, to, console)
+    show(figures, to)
     return figures
 
 
-def show(figures: dict, to: Path, console: Console) -> None:
+def show(figures: dict, to: Path) -> None:
     """The report for people."""
     for event_type, num_rows in sorted(figures["rows"].items()):
         console.print(f"{event_type:<22} {num_rows:>9} rows", highlight=False)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from analysis.fork import ForkMode, renamed, shared_past
 from commands.config import ConfigError, RunConfig, assignments, put, validated
@@ -41,7 +40,24 @@ def fork_command(
     ] = False,
 ) -> None:
     """Prepare a new run that shares another's past; `rods run --resume` goes on with it."""
-    show(name, at, ForkMode.RETRAIN if retrain else ForkMode.CONTINUE, overrides or [], runs, as_json, console)
+    mode = ForkMode.RETRAIN if retrain else ForkMode.CONTINUE
+    parent = find_run(name, runs)
+    folder = fork(parent, at, mode, overrides or [], runs)
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "run_id": folder.run_id,
+                    "parent_run_id": parent.run_id,
+                    "forked_at_step": at,
+                    "mode": mode.value,
+                    "folder": str(folder.path),
+                }
+            )
+        )
+        return
+    console.print(f"{folder.run_id} shares the past of {parent.run_id} up to step {at} ({mode.value})", highlight=False)
+    console.print(f"go on with: rods run --resume {folder.run_id}", highlight=False, soft_wrap=True)
 
 
 def events_of(folder: RunFolder) -> list[Event]:
@@ -156,28 +172,3 @@ def write_checkpoints(
         old = parent.settings().trainer
         last = max((e for e in past if isinstance(e, StepCompleted)), key=lambda e: e.step)
         make_checkpoint(parent.checkpoints, folder.checkpoints, at_step, old, events, last)
-
-
-def show(
-    name: str, at_step: int, mode: ForkMode, overrides: Sequence[str], runs: Path, as_json: bool, console: Console
-) -> None:
-    """Prepare a fork and say how to go on."""
-    parent = find_run(name, runs)
-    folder = fork(parent, at_step, mode, overrides, runs)
-    if as_json:
-        print(
-            json.dumps(
-                {
-                    "run_id": folder.run_id,
-                    "parent_run_id": parent.run_id,
-                    "forked_at_step": at_step,
-                    "mode": mode.value,
-                    "folder": str(folder.path),
-                }
-            )
-        )
-        return
-    console.print(
-        f"{folder.run_id} shares the past of {parent.run_id} up to step {at_step} ({mode.value})", highlight=False
-    )
-    console.print(f"go on with: rods run --resume {folder.run_id}", highlight=False, soft_wrap=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from analysis.rescore import Counterfactual, Rescorer, reread
@@ -40,7 +39,41 @@ def rescore(
     verifier: Annotated[str, typer.Option(help="recorded, binary, progress or official.")] = "recorded",
 ) -> None:
     """What a recorded run would have been under other rewards or --set pool.key=value, without a model."""
-    show(name, verifier_of(verifier), overrides or [], runs, as_json, console)
+    if verifier not in set(Verifier):
+        raise ConfigError(f"--verifier {verifier!r}: choose one of {', '.join(Verifier)}")
+    folder = find_run(name, runs)
+    events = events_of(folder)
+    config = changed_pool(start_of(events), overrides) if overrides else None
+    was = reread(events, lambda group: group)
+    would = reread(events, rescorer_of(Verifier(verifier), folder, events), config)
+    changed = changes(was, would)
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "run_id": folder.run_id,
+                    "verifier": verifier,
+                    "recorded": figures(was),
+                    "rescored": figures(would),
+                    **changed,
+                }
+            )
+        )
+        return
+    table = Table(
+        box=None, pad_edge=False, title=f"{folder.run_id}, {verifier} {' '.join(overrides or ())}", title_justify="left"
+    )
+    for heading in ("figure", "recorded", "rescored"):
+        table.add_column(heading)
+    before, after = flat(figures(was)), flat(figures(would))
+    for key in before | after:
+        table.add_row(key, text(before.get(key)), text(after.get(key)))
+    console.print(table)
+    for what, items in changed.items():
+        if items:
+            console.print(f"{what.replace('_', ' ')}: {len(items)}", highlight=False)
+            for item in items:
+                console.print(f"  {described(what, item)}", highlight=False, markup=False, soft_wrap=True)
 
 
 def rescorer_of(verifier: Verifier, folder: RunFolder, events: Sequence[object]) -> Rescorer:
@@ -77,18 +110,6 @@ def binary(group: RolloutGroupCompleted) -> RolloutGroupCompleted:
         for reward, verdicts in zip(group.rewards, group.turn_verdicts, strict=True)
     )
     return replace(group, rewards=rewards)
-
-
-def verifier_of(name: str) -> Verifier:
-    """A verifier by name.
-
-    Raises:
-        ConfigError: there is no such verifier.
-    """
-    try:
-        return Verifier(name)
-    except ValueError as error:
-        raise ConfigError(f"--verifier {name!r}: choose one of {', '.join(Verifier)}") from error
 
 
 def changed_pool(started: RunStarted, overrides: Sequence[str]) -> PoolConfig:
@@ -137,50 +158,6 @@ def changes(was: Counterfactual, would: Counterfactual) -> dict[str, list]:
         found[f"{what}_gained"] = sorted(after[what] - before[what])
         found[f"{what}_lost"] = sorted(before[what] - after[what])
     return found
-
-
-def show(
-    name: str | None, verifier: Verifier, overrides: Sequence[str], runs: Path, as_json: bool, console: Console
-) -> None:
-    """Print recorded and rescored figures side by side, and which tasks change sides.
-
-    Raises:
-        ConfigError: no such run, or an override that cannot be meant.
-        LogGap: the archive is damaged, or lacks what the verifier needs.
-    """
-    folder = find_run(name, runs)
-    events = events_of(folder)
-    config = changed_pool(start_of(events), overrides) if overrides else None
-    was = reread(events, lambda group: group)
-    would = reread(events, rescorer_of(verifier, folder, events), config)
-    changed = changes(was, would)
-    if as_json:
-        print(
-            json.dumps(
-                {
-                    "run_id": folder.run_id,
-                    "verifier": verifier.value,
-                    "recorded": figures(was),
-                    "rescored": figures(would),
-                    **changed,
-                }
-            )
-        )
-        return
-    table = Table(
-        box=None, pad_edge=False, title=f"{folder.run_id}, {verifier.value} {' '.join(overrides)}", title_justify="left"
-    )
-    for heading in ("figure", "recorded", "rescored"):
-        table.add_column(heading)
-    before, after = flat(figures(was)), flat(figures(would))
-    for key in before | after:
-        table.add_row(key, text(before.get(key)), text(after.get(key)))
-    console.print(table)
-    for what, items in changed.items():
-        if items:
-            console.print(f"{what.replace('_', ' ')}: {len(items)}", highlight=False)
-            for item in items:
-                console.print(f"  {described(what, item)}", highlight=False, markup=False, soft_wrap=True)
 
 
 def described(what: str, item: tuple[int, str] | str) -> str:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import orjson
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from analysis.event_values import table_name
@@ -27,46 +26,28 @@ def sql(
     as_json: AsJson = False,
 ) -> None:
     """Ask a run with SQL (DuckDB): one view an event type, and shipped views."""
-    ask(query, name, export, runs, as_json, console)
-
-
-def ask(query: str, name: str | None, export: Path | None, runs: Path, as_json: bool, console: Console) -> None:
-    """Run a query over a run's archive or an export and print the rows; without a query, list the views.
-
-    Raises:
-        ConfigError: DuckDB refuses the query, or there is nothing to ask.
-        LogGap: the archive is damaged.
-    """
     with analysis_extra("sql"):
         import duckdb
 
         from analysis.sql_views import NoExport, described, open_archive, open_export
     if not query.strip():
-        list_views(described(), as_json, console)
+        list_views(described(), as_json)
         return
+    if not export:
+        root = archive_folder(name, runs)
+        require_whole(root, trust_closed=True)
     with mendable(NoExport, duckdb.Error):
-        database = open_export(export) if export else open_archive(whole_archive(name, runs), query)
+        database = open_export(export) if export else open_archive(root, query)
         answer = database.execute(query)
         columns = [column[0] for column in answer.description or ()]
         rows = answer.fetchall()
     if as_json:
         print(orjson.dumps([dict(zip(columns, row, strict=True)) for row in rows], default=str).decode())
     else:
-        show(columns, rows, console)
+        show(columns, rows)
 
 
-def whole_archive(name: str | None, runs: Path) -> Path:
-    """The archive folder, checked; closed segments that the manifest lists are not read again for each question.
-
-    Raises:
-        LogGap: it is damaged.
-    """
-    root = archive_folder(name, runs)
-    require_whole(root, trust_closed=True)
-    return root
-
-
-def list_views(shipped: dict[str, str], as_json: bool, console: Console) -> None:
+def list_views(shipped: dict[str, str], as_json: bool) -> None:
     """What can be asked."""
     if as_json:
         print(orjson.dumps({"events": [table_name(name) for name in BY_NAME], "views": shipped}).decode())
@@ -84,7 +65,7 @@ def cell(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def show(columns: list[str], rows: list[tuple], console: Console) -> None:
+def show(columns: list[str], rows: list[tuple]) -> None:
     """Rows as a table, the first ones of many."""
     table = Table(box=None, pad_edge=False)
     for column in columns:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from pathlib import Path
 from types import TracebackType
 
@@ -20,7 +19,6 @@ from commands.folder import RunFolder, find_run
 from commands.options import AsJson, RunName, Runs, columns, console
 from streams.archive.segments import ArchiveLog
 from streams.log.observer import Observer
-from streams.pool.pool import Pool
 from synthesizer.yields import Yields, section_of
 
 ZONE_STYLE = {"hard": "red", "boundary": "yellow", "mastered": "green", "unknown": "dim"}
@@ -31,32 +29,14 @@ def number(value: float | None, digits: int = 3) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
-def zones_text(zones: Counter) -> Text:
-    """Zone counts in their colours."""
-    text = Text()
-    for zone, style in ZONE_STYLE.items():
-        if zones.get(zone):
-            text.append(f"{zones[zone]} {zone}  ", style=style)
-    return text
-
-
-def num_epochs(pool: Pool) -> int:
+def num_epochs(facts: RunFacts) -> int:
     """Epochs of the stages that have begun."""
-    return max((stage.first_epoch + stage.num_epochs for stage in pool.stages.values()), default=0)
+    return max((stage.first_epoch + stage.num_epochs for stage in facts.pool.stages.values()), default=0)
 
 
-def batch_reward(facts: RunFacts) -> float | None:
+def batch_reward(facts: RunFacts) -> str:
     """Mean progress reward of the last completed step."""
-    return facts.last_step.metrics.get("reward_mean") if facts.last_step else None
-
-
-def outcomes_text(facts: RunFacts) -> str:
-    """Signals and how they ended."""
-    failed = ", ".join(f"{name} {count}" for name, count in facts.failures.most_common(3))
-    return (
-        f"{facts.counts['BoundaryDetected']} signals, {facts.counts['TaskSynthesized']} variants, "
-        f"{facts.counts['SynthesisFailed']} failed{f' ({failed})' if failed else ''}"
-    )
+    return number(facts.last_step.metrics.get("reward_mean") if facts.last_step else None)
 
 
 def pool_text(facts: RunFacts) -> str:
@@ -64,41 +44,42 @@ def pool_text(facts: RunFacts) -> str:
     if facts.pool.last_epoch < 0:
         return "not planned yet"
     plan = facts.pool.epochs[facts.pool.last_epoch]
-    return (
-        f"{plan.num_human} human + {plan.num_generated} generated, {plan.num_queued} waiting, "
-        f"{facts.counts['TaskRetired']} retired"
-    )
+    size = f"{plan.num_human} human + {plan.num_generated} generated, {plan.num_queued} waiting"
+    return f"{size}, {facts.counts['TaskRetired']} retired"
 
 
 def panel(facts: RunFacts, lag: int | None, activity: str) -> Panel:
     """The live panel."""
-    pool = facts.pool
+    pool, counts, zones = facts.pool, facts.counts, facts.zones()
     grid = Table.grid(padding=(0, 2))
     step = facts.last_step.step if facts.last_step else 0
     plan = pool.epochs.get(pool.last_epoch)
     if plan is not None:
         done = max(0, min(plan.num_steps, step - plan.first_step + 1))
-        grid.add_row(
-            f"epoch {plan.epoch + 1} of {num_epochs(pool)}",
-            ProgressBar(plan.num_steps, done, width=40),
-            f"step {step}, {done} of {plan.num_steps} in this epoch",
-        )
-    grid.add_row("reward", number(batch_reward(facts)), activity)
-    grid.add_row("zones", zones_text(facts.zones()), "")
+        bar = ProgressBar(plan.num_steps, done, width=40)
+        said = f"step {step}, {done} of {plan.num_steps} in this epoch"
+        grid.add_row(f"epoch {plan.epoch + 1} of {num_epochs(facts)}", bar, said)
+    grid.add_row("reward", batch_reward(facts), activity)
+    shown = [(f"{zones[zone]} {zone}  ", style) for zone, style in ZONE_STYLE.items() if zones.get(zone)]
+    grid.add_row("zones", Text.assemble(*shown), "")
     grid.add_row("pool", pool_text(facts), "")
-    grid.add_row("synthesis", outcomes_text(facts), "")
-    grid.add_row("lag", "-" if lag is None else f"{lag} records", f"{facts.counts['DeadLettered']} dead letters")
+    failed = ", ".join(f"{name} {count}" for name, count in facts.failures.most_common(3))
+    ended = (
+        f"{counts['TaskSynthesized']} variants, {counts['SynthesisFailed']} failed{f' ({failed})' if failed else ''}"
+    )
+    grid.add_row("synthesis", f"{counts['BoundaryDetected']} signals, {ended}", "")
+    grid.add_row("lag", "-" if lag is None else f"{lag} records", f"{counts['DeadLettered']} dead letters")
     return Panel(Group(grid), title=f"run {pool.run_id or '(starting)'}", border_style="blue")
 
 
 def step_line(facts: RunFacts) -> str:
     """One line about the last completed step."""
     step = facts.last_step
-    seconds = sum(step.timings_ms.values()) / 1000
     zones = ", ".join(f"{count} {zone}" for zone, count in sorted(facts.zones().items()))
+    epoch, seconds = f"{step.epoch + 1}/{num_epochs(facts)}", sum(step.timings_ms.values()) / 1000
     return (
-        f"step {step.step:3d}  epoch {step.epoch + 1}/{num_epochs(facts.pool)}  reward {number(batch_reward(facts))}  "
-        f"zones {zones}  pool {pool_text(facts)}  {seconds:.1f} s"
+        f"step {step.step:3d}  epoch {epoch}  reward {batch_reward(facts)}  zones {zones}  pool {pool_text(facts)}  "
+        f"{seconds:.1f} s"
     )
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from commands.config import ConfigError, RunConfig, load_config
-from commands.options import AsJson, ConfigFile, Overrides, console
+from commands.options import AsJson, ConfigFile, Overrides, columns, console
 from environments.registry import load_tasks
 from schemas.codec import as_record
 from schemas.events import (
@@ -65,9 +65,8 @@ async def _synthesize(task: Task, draw: int, config: RunConfig, say: Console) ->
     book.know(task)
     say.print(f"backend {backend.name}" + (f", prompts {backend.prompts_hash[:12]}" if backend.prompts_hash else ""))
     try:
-        return await outcome_of(
-            _signal(task, draw), task, book, backend, config.synthesis, lambda note: _tell(note, say)
-        )
+        signal = _signal(task, draw)
+        return await outcome_of(signal, task, book, backend, config.synthesis, lambda note: _tell(note, say))
     finally:
         await backend.close()
 
@@ -96,8 +95,7 @@ def _tell(note: object, say: Console) -> None:
     """Print a completion or a stage as it comes."""
     if isinstance(note, Completion):
         tokens = f"{note.num_prompt_tokens} + {note.num_completion_tokens} tokens"
-        head = f"  {note.role}: {tokens}, {note.latency_ms / 1000:.2f} s"
-        say.print(Text(head, style="dim"))
+        say.print(Text(f"  {note.role}: {tokens}, {note.latency_ms / 1000:.2f} s", style="dim"))
         say.print(Text(f"    {(note.error or note.text).strip()[:1200]}", style="red" if note.error else "dim"))
     elif isinstance(note, SynthesisStage):
         mark, style = ("passed", "green") if note.passed else (note.failure or "no", "red")
@@ -122,33 +120,21 @@ def _conversation(task: Task, title: str) -> Panel:
 
 def _print_end(end: TaskSynthesized | SynthesisFailed) -> None:
     if isinstance(end, SynthesisFailed):
-        console.print(
-            Text(f"no variant after {end.num_attempts} attempts: {end.failure.value}: {end.detail}", style="red")
-        )
+        why = f"no variant after {end.num_attempts} attempts: {end.failure.value}: {end.detail}"
+        console.print(Text(why, style="red"))
     else:
         console.print(_conversation(end.task, f"variant {end.task.task_id}, admitted at attempt {end.num_attempts}"))
         if end.variant_profile_json:
             console.print(_profiles(json.loads(end.seed_profile_json), json.loads(end.variant_profile_json)))
     if end.completions:
-        prompt, answer = (
-            sum(getattr(c, f"num_{kind}_tokens") for c in end.completions) for kind in ("prompt", "completion")
-        )
+        prompt = sum(completion.num_prompt_tokens for completion in end.completions)
+        answer = sum(completion.num_completion_tokens for completion in end.completions)
         console.print(f"{len(end.completions)} questions, {prompt} prompt tokens, {answer} answered tokens")
 
 
 def _profiles(seed: dict, variant: dict) -> Table:
-    table = Table(title="structural profile", title_justify="left", box=None)
-    for heading in ("", "seed", "variant"):
-        table.add_column(heading)
-    for key in (
-        "calls_per_turn",
-        "functions",
-        "value_edges",
-        "state_edges",
-        "depth",
-        "num_cross_turn_edges",
-        "num_coreferences",
-        "num_writes",
-    ):
+    table = columns("", "seed", "variant", title="structural profile")
+    edges = ("value_edges", "state_edges", "depth", "num_cross_turn_edges", "num_coreferences", "num_writes")
+    for key in ("calls_per_turn", "functions", *edges):
         table.add_row(key, str(seed[key]), str(variant[key]))
     return table

@@ -54,7 +54,7 @@ class Fleet(AbstractContextManager):
         self.restarts: dict[str, int] = {}
         self._scratch = Path(tempfile.mkdtemp(prefix="rods-run-"))
 
-    def start(self, resume: bool) -> Connection:
+    def start(self, resume: bool) -> None:
         """Broker, topics, restored archive, then every process.
 
         Raises:
@@ -68,7 +68,6 @@ class Fleet(AbstractContextManager):
         for name in (*PROCESSES, *self.rollout_workers()):
             self.launch(name)
         self.await_ready()
-        return self.connection
 
     def await_ready(self) -> None:
         """Wait until every process listens; one that dies meanwhile is started again.
@@ -99,21 +98,18 @@ class Fleet(AbstractContextManager):
             self.say(f"archive: {num_restored} records restored, {num_filled} filled in from the journals")
             log.close()
 
-    def recover(self) -> Connection:
+    def recover(self) -> None:
         """The embedded broker died: end what hangs on it, restore a fresh one, start every process again."""
         for child in self.children.values():
             child.kill()
         self.broker.stop()
-        return self.start(resume=True)
+        self.start(resume=True)
 
     def rollout_workers(self) -> list[str]:
         """Names of the rollout workers of this machine; none while the trainer plays itself."""
         trainer = self.config.trainer
-        return (
-            [f"rollout-{number}" for number in range(trainer.workers.num_local)]
-            if trainer.rollouts == "workers"
-            else []
-        )
+        num = trainer.workers.num_local if trainer.rollouts == "workers" else 0
+        return [f"rollout-{number}" for number in range(num)]
 
     def ready_file(self, name: str) -> Path:
         """Written by a process when it listens."""

@@ -139,21 +139,12 @@ def stage_plans(config: RunConfig) -> list[StagePlan]:
 def stage_started(
     config: RunConfig,
     run_id: str,
-    opening: Opening,
-    begun: Sequence[StageStarted],
-    first_step: int,
     tasks: Sequence[Task],
+    opening: Opening,
+    begun: Sequence[StageStarted] = (),
+    first_step: int = 1,
 ) -> StageStarted:
-    """The event of one curriculum stage, or of a further piece of one that has not converged.
-
-    Args:
-        config: the run's settings.
-        run_id: the run.
-        opening: which stage, under which name, for how many epochs.
-        begun: stages begun so far.
-        first_step: its first training step.
-        tasks: every seed of the run.
-    """
+    """The event of a curriculum stage, or of a further piece of one that has not converged, behind those begun so far."""
     stage = config.stages[opening.stage]
     return make(
         StageStarted,
@@ -174,7 +165,7 @@ def stage_after(done: StepCompleted, view: RunView, config: RunConfig, tasks: Se
     begun = tuple(view.stages.values())
     evaluations = [event for (suite, _), event in view.evaluations.items() if suite == HELDOUT]
     opening = next_opening(done, stage_plans(config), begun, evaluations, tuple(view.steps.values()))
-    return None if opening is None else stage_started(config, done.run_id, opening, begun, done.step + 1, tasks)
+    return None if opening is None else stage_started(config, done.run_id, tasks, opening, begun, done.step + 1)
 
 
 def opening(process: Process, policy: Policy, own: SamplingFormat, tasks: Sequence[Task]) -> list[Event]:
@@ -191,11 +182,9 @@ def opening(process: Process, policy: Policy, own: SamplingFormat, tasks: Sequen
         tool_schema_hash=own.tool_schema_hash,
         weights_digest=weights_digest(policy.model),
     )
-    seeded = [
-        make(TaskSeeded, run_id, caused_by=started.event_id, task=task, position=position)
-        for position, task in enumerate(tasks)
-    ]
-    return [started, *seeded, stage_started(config, run_id, first_opening(stage_plans(config)), (), 1, tasks)]
+    cause = started.event_id
+    seeded = [make(TaskSeeded, run_id, caused_by=cause, task=task, position=at) for at, task in enumerate(tasks)]
+    return [started, *seeded, stage_started(config, run_id, tasks, first_opening(stage_plans(config)))]
 
 
 def work(process: Process) -> RunOutcome:

@@ -53,7 +53,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
 def console(monkeypatch: pytest.MonkeyPatch) -> Console:
     """The terminal."""
     console = Console(record=True, width=200, file=io.StringIO())
-    monkeypatch.setattr(archive, "console", console)
+    for module in (archive, export, sql):
+        monkeypatch.setattr(module, "console", console)
     return console
 
 
@@ -197,26 +198,26 @@ def test_a_tap_that_means_nothing_is_refused_by_name(
 def test_an_export_reports_rows_and_pace(
     run: tuple[Path, list[Event]], tmp_path: Path, console: Console, capsys: pytest.CaptureFixture
 ) -> None:
-    figures = export.write(str(run[0]), RUNS, tmp_path / "out", ["rollouts", "TaskSeeded"], False, False, console)
+    figures = export.export(tmp_path / "out", str(run[0]), RUNS, ["rollouts", "TaskSeeded"], False, False)
     assert set(figures["rows"]) == {"RolloutGroupCompleted", "TaskSeeded"} and figures["mb_per_s"] > 0
     assert "MB/s" in console.export_text()
     with pytest.raises(ConfigError, match="--overwrite"):
-        export.write(str(run[0]), RUNS, tmp_path / "out", [], False, True, console)
+        export.export(tmp_path / "out", str(run[0]), RUNS, [], False, True)
     with pytest.raises(ConfigError, match="--only 'x'"):
-        export.write(str(run[0]), RUNS, tmp_path / "out", ["x"], False, True, console)
+        export.export(tmp_path / "out", str(run[0]), RUNS, ["x"], False, True)
 
 
 def test_sql_answers_as_table_and_as_json(
     run: tuple[Path, list[Event]], console: Console, capsys: pytest.CaptureFixture
 ) -> None:
-    sql.ask("SELECT count(*) AS n FROM step_completed", str(run[0]), None, RUNS, True, console)
+    sql.sql("SELECT count(*) AS n FROM step_completed", str(run[0]), RUNS, None, True)
     assert json.loads(capsys.readouterr().out) == [{"n": 11}]
-    sql.ask("SELECT '[red]' AS text, NULL AS nothing", str(run[0]), None, RUNS, False, console)
+    sql.sql("SELECT '[red]' AS text, NULL AS nothing", str(run[0]), RUNS, None, False)
     assert "[red]" in console.export_text()
-    sql.ask("", None, None, RUNS, True, console)
+    sql.sql("", None, RUNS, None, True)
     assert "zone_variance" in json.loads(capsys.readouterr().out)["views"]
     with pytest.raises(ConfigError, match="no_such_table"):
-        sql.ask("SELECT * FROM no_such_table", str(run[0]), None, RUNS, True, console)
+        sql.sql("SELECT * FROM no_such_table", str(run[0]), RUNS, None, True)
 
 
 def test_why_prints_a_tree_and_the_same_as_json(
@@ -276,11 +277,9 @@ def test_explain_prints_three_answers(
     "ask",
     [
         lambda run, out, console: fork.fork(run, 2, ForkMode.RETRAIN, [], out),
-        lambda run, out, console: rescore.show(str(run.path), rescore.Verifier.RECORDED, [], RUNS, True, console),
-        lambda run, out, console: export.write(str(run.path), RUNS, out, ["steps"], False, True, console),
-        lambda run, out, console: sql.ask(
-            "SELECT count(*) FROM step_completed", str(run.path), None, RUNS, True, console
-        ),
+        lambda run, out, console: rescore.rescore(str(run.path), [], RUNS, True),
+        lambda run, out, console: export.export(out, str(run.path), RUNS, ["steps"], False, True),
+        lambda run, out, console: sql.sql("SELECT count(*) FROM step_completed", str(run.path), RUNS, None, True),
     ],
     ids=["fork", "rescore", "export", "sql"],
 )
@@ -336,6 +335,6 @@ def test_a_missing_package_is_named_with_its_extra(
     for name in ("duckdb", "analysis.sql_views"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=r"needs duckdb: pip install 'rods-streams\[analysis\]'"):
-        sql.ask("select 1", str(tmp_path), None, RUNS, False, console)
+        sql.sql("select 1", str(tmp_path), RUNS, None, False)
     with pytest.raises(ModuleNotFoundError, match="other"), analysis_extra("sql"):
         raise ModuleNotFoundError("other", name="other")

@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, list[Event
 
 def rescored(folder: RunFolder, capsys: pytest.CaptureFixture, verifier: str = "recorded", *overrides: str) -> dict:
     capsys.readouterr()
-    rescore.show(str(folder.path), Verifier(verifier), list(overrides), Path("none"), True, Console())
+    rescore.rescore(str(folder.path), list(overrides), Path("none"), True, verifier)
     return json.loads(capsys.readouterr().out)
 
 
@@ -149,16 +149,10 @@ def test_a_rollout_whose_messages_are_not_in_the_archive_is_named(
         rescored(folder, capsys, "official")
 
 
-def test_people_see_every_kind_of_change(run: tuple[RunFolder, list[Event]]) -> None:
+def test_people_see_every_kind_of_change(run: tuple[RunFolder, list[Event]], monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(record=True, width=200, quiet=False)
-    rescore.show(
-        str(run[0].path),
-        Verifier.RECORDED,
-        ["pool.alpha_low=0.45", "pool.alpha_high=0.55"],
-        Path("none"),
-        False,
-        console,
-    )
+    monkeypatch.setattr(rescore, "console", console)
+    rescore.rescore(str(run[0].path), ["pool.alpha_low=0.45", "pool.alpha_high=0.55"], Path("none"))
     text = console.export_text()
     for words in ("boundary lost: ", "signals lost: ", "injected lost: ", "  epoch ", "  step "):
         assert words in text
@@ -167,9 +161,9 @@ def test_people_see_every_kind_of_change(run: tuple[RunFolder, list[Event]]) -> 
 @pytest.mark.parametrize("override", ["trainer.learning_rate=1", "alpha_low=0.1", "pool.alpha_low", "seed=3"])
 def test_a_setting_that_cannot_be_read_anew_is_refused(run: tuple[RunFolder, list[Event]], override: str) -> None:
     with pytest.raises(ConfigError, match="only pool.key=value"):
-        rescore.show(str(run[0].path), Verifier.RECORDED, [override], Path("none"), True, Console())
+        rescore.rescore(str(run[0].path), [override], Path("none"), True)
     with pytest.raises(ConfigError, match="alpha_lo: unknown key"):
-        rescore.show(str(run[0].path), Verifier.RECORDED, ["pool.alpha_lo=0.1"], Path("none"), True, Console())
+        rescore.rescore(str(run[0].path), ["pool.alpha_lo=0.1"], Path("none"), True)
 
 
 def test_an_unknown_verifier_and_a_missing_archive_are_named(
@@ -184,7 +178,7 @@ def test_an_unknown_verifier_and_a_missing_archive_are_named(
     folder = RunFolder(tmp_path / "run-2").create(load_config(None, {}, []))
     shutil.rmtree(folder.archive)
     with pytest.raises(ConfigError, match="no archive folder"):
-        rescore.show(str(folder.path), Verifier.RECORDED, [], Path("none"), True, Console())
+        rescore.rescore(str(folder.path), [], Path("none"), True)
     folder.archive.mkdir()
     with pytest.raises(ConfigError, match="no RunStarted"):
-        rescore.show(str(folder.path), Verifier.RECORDED, [], Path("none"), True, Console())
+        rescore.rescore(str(folder.path), [], Path("none"), True)
