@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from analysis.measures import RunMeter, measures, staleness_buckets
+from analysis.index import LogIndex, RunIndex
+from analysis.measures import measures, staleness_buckets
 from analysis.watchdog import Watchdog, wait_of
 from schemas import TOPICS, Event
 from streams.health import PORT, HealthServer, serve_if_asked
@@ -42,7 +43,7 @@ class RunBoard:
     """
 
     def __init__(self, silence_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
-        self.runs: dict[str, RunMeter] = {}
+        self._index = LogIndex()
         self.lag: dict[str, int] = {}
         self.num_broken = 0
         self._silence_s = silence_s
@@ -54,16 +55,20 @@ class RunBoard:
     def add(self, events: list[Event]) -> None:
         """Fold events, whichever run they belong to."""
         with self._lock:
+            self._index.add(events)
             for event in events:
-                self.runs.setdefault(event.run_id, RunMeter()).add([event])
                 self._watchdogs[event.run_id] = Watchdog(self._silence_s, self._now_s())
+
+    @property
+    def runs(self) -> dict[str, RunIndex]:
+        """By run id."""
+        return self._index.runs
 
     def complaints(self) -> dict[str, str]:
         """By run: what it has been waiting for too long."""
         with self._lock:
             found = {
-                run_id: dog.complaint(self.runs[run_id].facts.pool, self._now_s())
-                for run_id, dog in self._watchdogs.items()
+                run_id: dog.complaint(self.runs[run_id].pool, self._now_s()) for run_id, dog in self._watchdogs.items()
             }
         return {run_id: text for run_id, text in found.items() if text}
 
@@ -84,8 +89,8 @@ class RunBoard:
         complaints = self.complaints()
         with self._lock:
             families: dict[str, Metric] = {}
-            for run_id, meter in sorted(self.runs.items()):
-                self._add_run(families, run_id, meter, bool(complaints.get(run_id)))
+            for run_id, run in sorted(self.runs.items()):
+                self._add_run(families, run_id, run, bool(complaints.get(run_id)))
             lag = GaugeMetricFamily(
                 "rods_consumer_lag_records", "Records a consumer group is behind.", labels=["group"]
             )
@@ -95,8 +100,8 @@ class RunBoard:
             broken.add_metric([], self.num_broken)
         yield from [*families.values(), lag, broken]
 
-    def _add_run(self, families: dict[str, Metric], run_id: str, meter: RunMeter, stalled: bool) -> None:
-        for measure in measures(meter):
+    def _add_run(self, families: dict[str, Metric], run_id: str, run: RunIndex, stalled: bool) -> None:
+        for measure in measures(run):
             name = measure.name.removesuffix("_total")
             family = families.setdefault(name, FAMILIES[measure.kind](name, measure.meaning))
             suffix = "_total" if measure.kind == "counter" else ""
@@ -108,7 +113,7 @@ class RunBoard:
                 "rods_rollout_staleness_updates", "Updates between sampling and training of a group.", labels=["run"]
             ),
         )
-        buckets, total = staleness_buckets(meter)
+        buckets, total = staleness_buckets(run)
         stale.add_metric([run_id], buckets, total)
         watch = families.setdefault(
             "rods_waiting",
@@ -118,7 +123,7 @@ class RunBoard:
                 labels=["run", "event", "owed_by"],
             ),
         )
-        wait = wait_of(meter.facts.pool)
+        wait = wait_of(run.pool)
         if wait is not None:
             watch.add_metric([run_id, wait.event, wait.owed_by], float(stalled))
 

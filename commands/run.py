@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from analysis.summary import RunFacts, summary_of
+from analysis.index import RunIndex
+from analysis.summary import summary_of
 from commands.config import RunConfig, validated
 from commands.fleet import BrokerLost, Fleet
 from commands.folder import RunFolder, find_run
@@ -109,7 +110,7 @@ def follow(fleet: Fleet, run_id: str, view: View) -> None:
     reader = Observer(KafkaLog(fleet.connection), FACT_TOPICS, partitions, run_id)
     inputs = [Place(topic, number) for topic in INPUT_TOPICS for number in range(partitions[topic])]
     meter = LagMeter(fleet.connection, fleet.connection.full_name("pool"), inputs)
-    facts, lag, asked_at = RunFacts(), None, 0.0
+    facts, lag, asked_at = RunIndex(), None, 0.0
     with view:
         while not fleet.watch():
             facts.add(reader.poll(POLL_S))
@@ -121,8 +122,8 @@ def follow(fleet: Fleet, run_id: str, view: View) -> None:
     meter.close()
 
 
-def facts_of(folder: RunFolder) -> RunFacts:
+def facts_of(folder: RunFolder) -> RunIndex:
     """Every fact of a run, folded from its archive."""
     archive = ArchiveLog(folder.archive)
     topics = [topic for topic in FACT_TOPICS if topic in archive.partitions]
-    return RunFacts().add(Observer(archive, topics, archive.partitions, folder.run_id).catch_up())
+    return RunIndex().add(Observer(archive, topics, archive.partitions, folder.run_id).catch_up())

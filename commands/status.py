@@ -9,23 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.summary import summary_of
-from commands.folder import RunFolder, find_run
+from analysis.yields import synthesis_of
+from commands.folder import find_run
 from commands.run import facts_of
 from commands.view import epochs_table, panel, summary_table
-from streams.archive.segments import ArchiveLog
-from streams.log.observer import Observer
-from synthesizer.yields import Yields, section_of
-
-SYNTHESIS_TOPICS = ("tasks", "boundary-signals", "synthesis-outcomes", "batches")
-
-
-def synthesis_of(folder: RunFolder) -> dict:
-    """Yield, failures, tokens and latency of a run's synthesis."""
-    archive = ArchiveLog(folder.archive)
-    topics = [topic for topic in SYNTHESIS_TOPICS if topic in archive.partitions]
-    yields = Yields()
-    yields.fold(Observer(archive, topics, archive.partitions, folder.run_id).catch_up())
-    return section_of(yields)
 
 
 def synthesis_table(section: dict) -> Table:
@@ -42,7 +29,7 @@ def show(name: str | None, runs: Path, as_json: bool, console: Console) -> None:
     folder = find_run(name, runs)
     facts = facts_of(folder)
     summary = summary_of(facts)
-    section = synthesis_of(folder)
+    section = synthesis_of(facts)
     if as_json:
         print(json.dumps({**summary, "synthesis": section}))
         return

@@ -13,7 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from analysis.summary import RunFacts, fork_text, reward_by_epoch
+from analysis.index import RunIndex
+from analysis.summary import fork_text, reward_by_epoch
 from streams.pool.pool import Pool
 
 ZONE_STYLE = {"hard": "red", "boundary": "yellow", "mastered": "green", "unknown": "dim"}
@@ -38,12 +39,12 @@ def num_epochs(pool: Pool) -> int:
     return max((stage.first_epoch + stage.num_epochs for stage in pool.stages.values()), default=0)
 
 
-def batch_reward(facts: RunFacts) -> float | None:
+def batch_reward(facts: RunIndex) -> float | None:
     """Mean progress reward of the last completed step."""
     return facts.last_step.metrics.get("reward_mean") if facts.last_step else None
 
 
-def outcomes_text(facts: RunFacts) -> str:
+def outcomes_text(facts: RunIndex) -> str:
     """Signals and how they ended."""
     failed = ", ".join(f"{name} {count}" for name, count in facts.failures.most_common(3))
     return (
@@ -52,7 +53,7 @@ def outcomes_text(facts: RunFacts) -> str:
     )
 
 
-def pool_text(facts: RunFacts) -> str:
+def pool_text(facts: RunIndex) -> str:
     """Pool size by origin."""
     if facts.pool.last_epoch < 0:
         return "not planned yet"
@@ -63,7 +64,7 @@ def pool_text(facts: RunFacts) -> str:
     )
 
 
-def panel(facts: RunFacts, lag: int | None, activity: str) -> Panel:
+def panel(facts: RunIndex, lag: int | None, activity: str) -> Panel:
     """The live panel."""
     pool = facts.pool
     grid = Table.grid(padding=(0, 2))
@@ -84,7 +85,7 @@ def panel(facts: RunFacts, lag: int | None, activity: str) -> Panel:
     return Panel(Group(grid), title=f"run {pool.run_id or '(starting)'}", border_style="blue")
 
 
-def step_line(facts: RunFacts) -> str:
+def step_line(facts: RunIndex) -> str:
     """One line about the last completed step."""
     step = facts.last_step
     seconds = sum(step.timings_ms.values()) / 1000
@@ -120,7 +121,7 @@ class View:
         """A line that stays."""
         self._console.print(sentence, highlight=False, soft_wrap=True)
 
-    def show(self, facts: RunFacts, lag: int | None, activity: str = "") -> None:
+    def show(self, facts: RunIndex, lag: int | None, activity: str = "") -> None:
         """Bring the view up to date."""
         if self._live is not None:
             self._live.update(panel(facts, lag, activity))
@@ -129,7 +130,7 @@ class View:
             self.say(step_line(facts))
 
 
-def epochs_table(facts: RunFacts) -> Table:
+def epochs_table(facts: RunIndex) -> Table:
     """One row an epoch: reward of the human seeds, injections, retirements."""
     table = Table(title="epochs", title_justify="left", box=None, pad_edge=False)
     for heading in ("epoch", "human reward", "human", "generated", "injected", "retired", "waiting"):
