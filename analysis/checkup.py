@@ -6,14 +6,14 @@ A dead letter is settled when the event in it can be read now and lies on its to
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from analysis.conservation import Ledger
+from analysis.conservation import duplicate, missing
+from analysis.index import LogIndex
 from schemas import BY_NAME, Event, Undecodable, UnknownSchema, decode
 from schemas.codec import HEADER_BYTES
-from schemas.events import DeadLettered, RunFinished, RunOutcome
-from streams.archive.scan import Scanned
+from schemas.events import DeadLettered
 from streams.log.port import Record, partition_of
 
 REDRIVEN = "redriven-from"
@@ -21,127 +21,104 @@ REDRIVEN = "redriven-from"
 NAMED = 20
 
 
+def place_of(letter: DeadLettered) -> str:
+    """Where the refused record lies: topic-partition@offset."""
+    return f"{letter.topic}-{letter.partition}@{letter.offset}"
+
+
 def redriven_event(letter: DeadLettered) -> Event | None:
     """The event in a dead letter if it can be read now."""
-    if letter.value is None:
-        return None
     try:
-        return decode(letter.value)
+        return None if letter.value is None else decode(letter.value)
     except Undecodable:
         return None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Checkup:
-    """What was found in a log; feed it every record, then ask.
+    """What is to be said of a log.
 
     Attributes:
+        log: all of it.
         run_id: the run whose units are counted; records of others only have to be readable.
         storage: faults of the files or offsets, found elsewhere, in words.
-        letters: dead letters by event id.
-        unreadable: records that are no events and have no dead letter, in words.
-        fingerprints: records by unknown schema fingerprint.
     """
 
+    log: LogIndex
     run_id: str
     storage: list[str] = field(default_factory=list)
-    ledger: Ledger = field(default_factory=Ledger)
-    letters: dict[str, DeadLettered] = field(default_factory=dict)
-    unreadable: dict[str, str] = field(default_factory=dict)
-    fingerprints: Counter = field(default_factory=Counter)
-    num_records: int = 0
-    num_repeated: int = 0
-    has_ended: bool = False
-    _seen: set[str] = field(default_factory=set)
 
-    def add(self, items: Iterable[Scanned]) -> Checkup:
-        """Count records."""
-        for item in items:
-            self.num_records += 1
-            if item.event is None:
-                self._add_unreadable(item)
-            elif item.event.event_id in self._seen:
-                self.num_repeated += 1
-            else:
-                self._seen.add(item.event.event_id)
-                self._add_event(item.event)
-        return self
-
-    def _add_unreadable(self, item: Scanned) -> None:
-        self.unreadable[item.where] = f"{item.where}: {item.error}"
-        if isinstance(item.error, UnknownSchema):
-            self.fingerprints[item.record.value[2:HEADER_BYTES].hex()] += 1
-
-    def _add_event(self, event: Event) -> None:
-        if isinstance(event, DeadLettered):
-            self.letters[event.event_id] = event
-        elif event.run_id == self.run_id:
-            self.ledger.add([event])
-            if isinstance(event, RunFinished) and event.outcome is RunOutcome.COMPLETED:
-                self.has_ended = True
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run ended for good."""
+        return self.log.run(self.run_id).pool.finished
 
     def open_letters(self) -> list[DeadLettered]:
         """Dead letters that are not settled, by place."""
-        left = [letter for letter in self.letters.values() if not self._is_settled(letter)]
+
+        def is_settled(letter: DeadLettered) -> bool:
+            event = redriven_event(letter)
+            return event is not None and event.event_id in self.log.run(event.run_id).firsts.ids
+
+        left = [letter for letter in self.log.letters.values() if not is_settled(letter)]
         return sorted(left, key=lambda letter: (letter.topic, letter.partition, letter.offset))
 
-    def _is_settled(self, letter: DeadLettered) -> bool:
-        event = redriven_event(letter)
-        return event is not None and event.event_id in self._seen
-
-    def silent(self) -> list[str]:
-        """Unreadable records that nobody has dead-lettered."""
-        told = {f"{letter.topic}-{letter.partition}@{letter.offset}" for letter in self.letters.values()}
-        return [text for where, text in sorted(self.unreadable.items()) if where not in told]
+    def unknown_fingerprints(self) -> Counter:
+        """Unreadable records by unknown schema fingerprint."""
+        strange = (item for item in self.log.unreadable.values() if isinstance(item.error, UnknownSchema))
+        return Counter(item.record.value[2:HEADER_BYTES].hex() for item in strange)
 
     def lost(self) -> list[str]:
         """Dispatched units without an end that should have one by now.
 
         The last step and open signals of a run that goes on may wait.
         """
-        missing = self.ledger.missing()
+        run = self.log.run(self.run_id)
         if self.has_ended:
-            return missing
-        last = max(self.ledger.steps, default=0)
-        going_on = {f"outcome of signal {signal}" for signal in self.ledger.signals}
-        if last not in self.ledger.completed:
-            going_on.add(f"completion of step {last}")
-            going_on |= {f"group of {task_id} at step {step}" for step, task_id in self.ledger.planned if step == last}
-        return [unit for unit in missing if unit not in going_on]
+            return missing(run)
+        may_wait = {f"outcome of signal {signal}" for signal in run.pool.signals}
+        last = run.pool.batches.get(run.pool.last_step)
+        if last and last.step not in run.steps:
+            may_wait |= {f"completion of step {last.step}"}
+            may_wait |= {f"group of {task_id} at step {last.step}" for task_id in last.task_ids}
+        return [unit for unit in missing(run) if unit not in may_wait]
 
     def findings(self) -> dict[str, list[str]]:
         """Faults by kind, in words; a healthy log has none."""
+        told = {place_of(letter) for letter in self.log.letters.values()}
         found = {
             "storage": self.storage,
             "lost": self.lost(),
-            "twice": self.ledger.duplicate(),
+            "twice": duplicate(self.log.run(self.run_id)),
+            "unusable": self.log.run(self.run_id).faults,
             "unknown schema": [
                 f"fingerprint {name}: {count} records; upgrade the reader"
-                for name, count in sorted(self.fingerprints.items())
+                for name, count in sorted(self.unknown_fingerprints().items())
             ],
             "dead letters": [
-                f"{letter.topic}-{letter.partition}@{letter.offset}: {letter.reason.value}, refused by "
-                f"{letter.consumer}, "
+                f"{place_of(letter)}: {letter.reason.value}, refused by {letter.consumer}, "
                 f"{'readable now, redrive it' if redriven_event(letter) else letter.detail}"
                 for letter in self.open_letters()
             ],
-            "unread": self.silent(),
+            "unread": [
+                f"{where}: {item.error}" for where, item in sorted(self.log.unreadable.items()) if where not in told
+            ],
         }
         return {kind: texts for kind, texts in found.items() if texts}
 
     def as_json(self) -> dict[str, object]:
         """Everything as plain values."""
-        reasons = Counter(letter.reason.value for letter in self.letters.values())
+        reasons = Counter(letter.reason.value for letter in self.log.letters.values())
         found = self.findings()
         return {
             "run_id": self.run_id,
             "healthy": not found,
             "has_ended": self.has_ended,
-            "records": self.num_records,
-            "repeated_records": self.num_repeated,
+            "records": self.log.num_records,
+            "repeated_records": self.log.num_repeated,
             "dead_letters": dict(sorted(reasons.items())),
             "open_dead_letters": len(self.open_letters()),
-            "unknown_fingerprints": dict(sorted(self.fingerprints.items())),
+            "unknown_fingerprints": dict(sorted(self.unknown_fingerprints().items())),
             "findings": {kind: {"count": len(texts), "first": texts[:NAMED]} for kind, texts in found.items()},
         }
 
@@ -158,13 +135,5 @@ def redrive_record(letter: DeadLettered, partitions: Mapping[str, int]) -> Recor
         return None
     entry = BY_NAME[type(event).__name__]
     key = getattr(event, entry.key).encode()
-    where = f"{letter.topic}-{letter.partition}@{letter.offset}"
-    return Record(
-        entry.topic,
-        partition_of(key, partitions[entry.topic]),
-        -1,
-        event.occurred_at_ms,
-        key,
-        letter.value,
-        ((REDRIVEN, where.encode()),),
-    )
+    number, came_from = partition_of(key, partitions[entry.topic]), ((REDRIVEN, place_of(letter).encode()),)
+    return Record(entry.topic, number, -1, event.occurred_at_ms, key, letter.value, came_from)

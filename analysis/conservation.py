@@ -8,89 +8,33 @@ StepCompleted, and each synthesized task is waiting, active or retired.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 
-from schemas import Event
-from schemas.events import (
-    BatchPlanned,
-    BoundaryDetected,
-    EpochPlanned,
-    GroupReopened,
-    RolloutGroupCompleted,
-    StepCompleted,
-    SynthesisFailed,
-    TaskRetired,
-    TaskSynthesized,
-)
+from analysis.index import RunIndex
+from schemas.events import TaskSynthesized
 
 
-@dataclass(slots=True)
-class Ledger:
-    """What was dispatched and what came back; feed it every event once or many times."""
+def num_late(run: RunIndex) -> int:
+    """Groups that came after another attempt had ended their task in their step; only the first in the log counts."""
+    return sum(len(groups) - 1 for groups in run.groups.values())
 
-    planned: dict[tuple[int, str], str] = field(default_factory=dict)
-    groups: dict[tuple[int, str], set[str]] = field(default_factory=dict)
-    reopened: set[tuple[int, str, int]] = field(default_factory=set)
-    attempts: set[tuple[int, str, int]] = field(default_factory=set)
-    signals: set[str] = field(default_factory=set)
-    outcomes: dict[str, set[str]] = field(default_factory=dict)
-    steps: set[int] = field(default_factory=set)
-    completed: dict[int, set[str]] = field(default_factory=dict)
-    synthesized: set[str] = field(default_factory=set)
-    entered: Counter = field(default_factory=Counter)
-    left: Counter = field(default_factory=Counter)
-    _seen: set[str] = field(default_factory=set)
 
-    def add(self, events: Iterable[Event]) -> Ledger:
-        """Count events; one already seen changes nothing."""
-        for event in events:
-            if event.event_id not in self._seen:
-                self._seen.add(event.event_id)
-                self._count(event)
-        return self
+def missing(run: RunIndex) -> list[str]:
+    """Dispatched units without their end, in words, sorted."""
+    planned = [(step, task_id) for step, batch in run.pool.batches.items() for task_id in batch.task_ids]
+    lost = [f"group of {task} at step {step}" for step, task in planned if (step, task) not in run.groups]
+    lost += [f"outcome of signal {signal}" for signal in run.pool.signals if signal not in run.outcomes]
+    lost += [f"completion of step {step}" for step in run.pool.batches if step not in run.steps]
+    return sorted(lost)
 
-    def _count(self, event: Event) -> None:
-        match event:
-            case BatchPlanned():
-                self.steps.add(event.step)
-                self.planned.update({(event.step, task_id): event.event_id for task_id in event.task_ids})
-            case RolloutGroupCompleted():
-                self.groups.setdefault((event.step, event.task_id), set()).add(event.event_id)
-                self.attempts.add((event.step, event.task_id, event.attempt))
-            case GroupReopened():
-                self.reopened.add((event.step, event.task_id, event.attempt))
-            case StepCompleted():
-                self.completed.setdefault(event.step, set()).add(event.event_id)
-            case BoundaryDetected():
-                self.signals.add(event.event_id)
-            case TaskSynthesized():
-                self.outcomes.setdefault(event.signal_id, set()).add(event.event_id)
-                self.synthesized.add(event.task.task_id)
-            case SynthesisFailed():
-                self.outcomes.setdefault(event.signal_id, set()).add(event.event_id)
-            case EpochPlanned():
-                self.entered.update(event.injected)
-            case TaskRetired():
-                self.left[event.task_id] += 1
 
-    def num_late(self) -> int:
-        """Groups that came after another attempt had ended their task in their step; only the first in the log counts."""
-        return sum(len(ids) - 1 for ids in self.groups.values())
-
-    def missing(self) -> list[str]:
-        """Dispatched units without their end, in words, sorted."""
-        lost = [f"group of {task} at step {step}" for step, task in self.planned if (step, task) not in self.groups]
-        lost += [f"outcome of signal {signal}" for signal in self.signals if signal not in self.outcomes]
-        lost += [f"completion of step {step}" for step in self.steps if step not in self.completed]
-        return sorted(lost)
-
-    def duplicate(self) -> list[str]:
-        """Units that ended more than once, in words, sorted."""
-        unasked = {place for place in self.attempts if place[2] > 0} - self.reopened
-        twice = [f"group of {task} at step {step}" for step, task, _ in unasked]
-        twice += [f"outcome of signal {signal}" for signal, ids in self.outcomes.items() if len(ids) > 1]
-        twice += [f"injection of {task}" for task, count in self.entered.items() if count > 1]
-        twice += [f"retirement of {task}" for task, count in self.left.items() if count > 1]
-        twice += [f"injection of {task}, which nobody made" for task in self.entered if task not in self.synthesized]
-        return sorted(twice)
+def duplicate(run: RunIndex) -> list[str]:
+    """Units that ended more than once, in words, sorted."""
+    retried = {(*place, group.attempt) for place, groups in run.groups.items() for group in groups if group.attempt > 0}
+    entered = Counter(task_id for plan in run.pool.epochs.values() for task_id in plan.injected)
+    made = {task_id for task_id, event in run.tasks.items() if isinstance(event, TaskSynthesized)}
+    twice = [f"group of {task} at step {step}" for step, task, _ in retried - run.reopened]
+    twice += [f"outcome of signal {signal}" for signal, ends in run.outcomes.items() if len(ends) > 1]
+    twice += [f"injection of {task}" for task, count in entered.items() if count > 1]
+    twice += [f"retirement of {task}" for task, events in run.retired.items() if len(events) > 1]
+    twice += [f"injection of {task}, which nobody made" for task in entered if task not in made]
+    return sorted(twice)

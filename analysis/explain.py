@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from analysis.replay import Heard, Recording
+from analysis.index import RunIndex
+from analysis.replay import decisions_of, inputs_of
 from schemas.events import (
     BatchPlanned,
     BoundaryDetected,
@@ -23,6 +24,7 @@ from schemas.events import (
     TaskSynthesized,
     Zone,
 )
+from streams.archive.scan import Scanned
 from streams.pool.boundary import Candidate, selected, zone_of
 from streams.pool.decide import candidate_at, stage_at
 from streams.pool.lifecycle import drift_reason, live_generated, num_to_inject, plan_epoch, queue_of
@@ -50,43 +52,37 @@ class Answer:
     numbers: Mapping[str, object] = field(default_factory=dict)
 
 
-def pool_at(recording: Recording, step: int) -> Pool:
+def pool_at(run: RunIndex, step: int) -> Pool:
     """The pool from which was decided after a step.
 
     Raises:
         UnknownMoment: the step was never planned.
     """
-    plans = [heard.event for heard in recording.plans if isinstance(heard.event, BatchPlanned)]
-    batch = next((plan for plan in plans if plan.step == step), None)
-    if batch is None:
-        raise UnknownMoment(
-            f"step {step} was not planned; the run has steps 1 to {max((p.step for p in plans), default=0)}"
-        )
-    after = next((plan for plan in plans if plan.step == step + 1), None)
-    pool = initial()
-    for place in sorted(recording.inputs):
-        for heard in recording.inputs[place]:
-            if after is None or _was_heard(heard, after):
-                pool = apply(pool, heard.event)
-    for heard in recording.decided.values():
-        if _was_decided(heard.event, batch):
-            pool = apply(pool, heard.event)
+    plans = run.pool.batches
+    if step not in plans:
+        raise UnknownMoment(f"step {step} was not planned; the run has steps 1 to {max(plans, default=0)}")
+    after, pool = plans.get(step + 1), initial()
+    for lane in inputs_of(run).values():
+        for item in lane:
+            if after is None or _was_heard(item, after):
+                pool = apply(pool, item.event)
+    for item in decisions_of(run).values():
+        if _was_decided(item.event, plans[step]):
+            pool = apply(pool, item.event)
     return pool
 
 
-def _was_heard(heard: Heard, after: BatchPlanned) -> bool:
+def _was_heard(item: Scanned, after: BatchPlanned) -> bool:
     """Whether an input had been heard when a plan was made: it lies before its cursor, or concerns the steps before it."""
     if after.input_cursor:
-        return any(
-            heard.record.place == (c.topic, c.partition) and heard.record.offset < c.next_offset
-            for c in after.input_cursor
-        )
-    match heard.event:
+        ends = {(c.topic, c.partition): c.next_offset for c in after.input_cursor}
+        return item.record.offset < ends.get((item.record.topic, item.record.partition), 0)
+    match item.event:
         case StageStarted():
-            return heard.event.first_step <= after.step
+            return item.event.first_step <= after.step
         case TaskSynthesized():
-            return heard.event.seed_step < after.step
-    return getattr(heard.event, "step", 0) < after.step
+            return item.event.seed_step < after.step
+    return getattr(item.event, "step", 0) < after.step
 
 
 def _was_decided(event: Event, batch: BatchPlanned) -> bool:
@@ -99,18 +95,18 @@ def _was_decided(event: Event, batch: BatchPlanned) -> bool:
     return False
 
 
-def explain(recording: Recording, task_id: str, step: int) -> tuple[Answer, Answer, Answer]:
+def explain(run: RunIndex, task_id: str, step: int) -> tuple[Answer, Answer, Answer]:
     """Was the task a seed, injected, retired at this step, and why.
 
     Args:
-        recording: the run's decision topics.
+        run: with bodies, and fed with the records of its decision topics.
         task_id: a task of the run.
         step: training step; the answers are those of the decisions that follow it.
 
     Raises:
         UnknownMoment: the step was never planned, or nobody had heard of the task then.
     """
-    pool = pool_at(recording, step)
+    pool = pool_at(run, step)
     if task_id not in pool.tasks:
         raise UnknownMoment(
             f"task {task_id!r} was not known when step {step} was decided on; `rods why {task_id}` shows when it came"

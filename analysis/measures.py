@@ -1,4 +1,4 @@
-"""The figures of a run for a monitoring system, from its facts alone. Pure.
+"""The figures of a run for a monitoring system, from its index alone. Pure.
 
 Names follow the Prometheus conventions: ``rods_`` first, the unit in the name, ``_total`` for counts that only grow.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from analysis.index import RunIndex
 from analysis.series import ORIGINS, ZONES, reward_by_step
-from analysis.summary import RunFacts
-from schemas import Event
-from schemas.events import Origin, RolloutGroupCompleted, StepCompleted
+from analysis.summary import tests_of
+from schemas.events import Origin
 from streams.pool.rows import state_of
 
 STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16)
@@ -37,157 +37,85 @@ class Measure:
     samples: Sequence[tuple[Mapping[str, str], float]]
 
 
-@dataclass(slots=True)
-class RunMeter:
-    """Facts of one run and the tallies that only monitoring needs; feed it every event once or many times.
-
-    Attributes:
-        facts: the run.
-        staleness: groups by the number of updates between the weights that sampled them and those they trained.
-        phase_ms: wall time by phase over all steps, milliseconds.
-    """
-
-    facts: RunFacts = field(default_factory=RunFacts)
-    staleness: Counter = field(default_factory=Counter)
-    phase_ms: Counter = field(default_factory=Counter)
-    _seen: set[str] = field(default_factory=set)
-
-    def add(self, events: Iterable[Event]) -> RunMeter:
-        """Fold events; one already seen changes nothing."""
-        for event in events:
-            if event.event_id in self._seen:
-                continue
-            self._seen.add(event.event_id)
-            self.facts.add([event])
-            if isinstance(event, RolloutGroupCompleted):
-                self.staleness[max(0, event.step - 1 - event.policy_version)] += 1
-            elif isinstance(event, StepCompleted):
-                self.phase_ms.update(event.timings_ms)
-        return self
+Samples = Sequence[tuple[Mapping[str, str], float]]
 
 
-def measures(meter: RunMeter) -> Iterator[Measure]:
+def measures(run: RunIndex) -> Iterator[Measure]:
     """Every figure of a run."""
-    yield from _progress(meter.facts)
-    yield from _pool(meter.facts)
-    yield from _synthesis(meter.facts)
-    yield from _training(meter)
+    for name, kind, meaning, samples in (*_progress(run), *_pool(run), *_synthesis(run), *_training(run)):
+        yield Measure(name, kind, meaning, samples if isinstance(samples, list) else [({}, samples)])
 
 
-def _progress(facts: RunFacts) -> Iterator[Measure]:
-    events = [({"event": name}, n) for name, n in sorted(facts.counts.items()) if not name.startswith("rejected:")]
-    yield Measure("rods_events_total", "counter", "Events heard by type.", events)
-    step = facts.last_step
-    yield Measure("rods_step", "gauge", "Last completed training step.", [({}, step.step if step else 0)])
-    yield Measure(
-        "rods_epoch", "gauge", "Last planned epoch, from 1; 0 before the first.", [({}, facts.pool.last_epoch + 1)]
-    )
-    yield Measure("rods_finished", "gauge", "1 when the run has ended for good.", [({}, float(facts.pool.finished))])
-    yield Measure(
-        "rods_dead_letters_total", "counter", "Records nobody could use.", [({}, facts.counts["DeadLettered"])]
-    )
+def _by(label: str, tally: Mapping[str, float]) -> Samples:
+    """One sample a key, sorted."""
+    return [({label: name}, value) for name, value in sorted(tally.items())]
 
 
-def _pool(facts: RunFacts) -> Iterator[Measure]:
-    pool = facts.pool
-    tally = Counter((state_of(pool, t.task_id), t.origin.value) for t in pool.tasks.values())
-    yield Measure(
-        "rods_pool_tasks",
-        "gauge",
-        "Tasks by state and origin.",
-        [({"state": state, "origin": origin}, tally[state, origin]) for state in STATES for origin in ORIGINS],
-    )
-    zones = facts.zones()
-    total = max(1, sum(zones.values()))
-    yield Measure(
-        "rods_pool_zone_tasks",
-        "gauge",
-        "Tasks in training by zone of their last observation.",
-        [({"zone": zone}, zones[zone]) for zone in ZONES],
-    )
-    yield Measure(
-        "rods_pool_zone_share",
-        "gauge",
-        "The same as a share of the pool, 0 to 1.",
-        [({"zone": zone}, zones[zone] / total) for zone in ZONES],
-    )
-    yield Measure(
-        "rods_pool_injected_total", "counter", "Variants that entered training.", [({}, facts.num_injected())]
-    )
-    yield Measure(
-        "rods_pool_retired_total",
-        "counter",
-        "Tasks that left, by reason.",
-        [({"reason": reason}, n) for reason, n in sorted(facts.retire_reasons.items())],
-    )
+def _progress(run: RunIndex) -> Iterator[tuple]:
+    step = run.last_step.step if run.last_step else 0
+    yield "rods_events_total", "counter", "Events heard by type.", _by("event", run.counts)
+    yield "rods_step", "gauge", "Last completed training step.", step
+    yield "rods_epoch", "gauge", "Last planned epoch, from 1; 0 before the first.", run.pool.last_epoch + 1
+    yield "rods_finished", "gauge", "1 when the run has ended for good.", float(run.pool.finished)
+    yield "rods_dead_letters_total", "counter", "Records nobody could use.", run.counts["DeadLettered"]
 
 
-def _synthesis(facts: RunFacts) -> Iterator[Measure]:
-    pool = facts.pool
-    open_signals = sum(signal_id not in pool.answered for signal_id in pool.signals)
-    yield Measure(
-        "rods_synthesis_open_signals", "gauge", "Boundary signals without an outcome yet.", [({}, open_signals)]
-    )
-    made = [({"outcome": "synthesized"}, facts.counts["TaskSynthesized"])]
-    yield Measure(
-        "rods_synthesis_outcomes_total",
-        "counter",
-        "Ended signals: synthesized, or the failure.",
-        [*made, *(({"outcome": name}, n) for name, n in sorted(facts.failures.items()))],
-    )
-    refused = [
-        (name.removeprefix("rejected:"), n) for name, n in sorted(facts.counts.items()) if name.startswith("rejected:")
-    ]
-    yield Measure(
-        "rods_synthesis_rejected_total",
-        "counter",
-        "Candidates built and refused, by reason.",
-        [({"reason": reason}, n) for reason, n in refused],
-    )
-    depths = Counter(t.generation for t in pool.tasks.values() if t.origin is Origin.GENERATED)
-    yield Measure(
-        "rods_lineage_tasks",
-        "gauge",
-        "Variants by generation.",
-        [({"generation": str(depth)}, n) for depth, n in sorted(depths.items())],
-    )
+def _pool(run: RunIndex) -> Iterator[tuple]:
+    pool, tally = run.pool, run.zones()
+    total = max(1, sum(tally.values()))
+    kinds = Counter((state_of(pool, t.task_id), t.origin.value) for t in pool.tasks.values())
+    tasks = [({"state": state, "origin": origin}, kinds[state, origin]) for state in STATES for origin in ORIGINS]
+    in_zones = [({"zone": zone}, tally[zone]) for zone in ZONES]
+    shares = [({"zone": zone}, tally[zone] / total) for zone in ZONES]
+    yield "rods_pool_tasks", "gauge", "Tasks by state and origin.", tasks
+    yield "rods_pool_zone_tasks", "gauge", "Tasks in training by zone of their last observation.", in_zones
+    yield "rods_pool_zone_share", "gauge", "The same as a share of the pool, 0 to 1.", shares
+    num_injected = sum(len(plan.injected) for plan in pool.epochs.values())
+    yield "rods_pool_injected_total", "counter", "Variants that entered training.", num_injected
+    reasons = _by("reason", run.retire_reasons)
+    yield "rods_pool_retired_total", "counter", "Tasks that left, by reason.", reasons
 
 
-def _training(meter: RunMeter) -> Iterator[Measure]:
-    step = meter.facts.last_step
-    metrics, timings_ms = (step.metrics, step.timings_ms) if step else ({}, {})
-    known = [(name, value) for name, value in sorted(metrics.items()) if math.isfinite(value)]
-    gaps = [({"stat": n.removeprefix("logprob_gap_")}, v) for n, v in known if n.startswith("logprob_gap_")]
-    last_ms = [({"phase": phase}, value) for phase, value in sorted(timings_ms.items())]
-    total_s = [({"phase": phase}, value / 1000) for phase, value in sorted(meter.phase_ms.items())]
+def _synthesis(run: RunIndex) -> Iterator[tuple]:
+    outcomes = [({"outcome": "synthesized"}, run.counts["TaskSynthesized"]), *_by("outcome", run.failures)]
+    depths = Counter(t.generation for t in run.pool.tasks.values() if t.origin is Origin.GENERATED)
+    by_depth = [({"generation": str(depth)}, count) for depth, count in sorted(depths.items())]
+    yield ("rods_synthesis_open_signals", "gauge", "Boundary signals without an outcome yet.", run.num_open_signals)
+    yield "rods_synthesis_outcomes_total", "counter", "Ended signals: synthesized, or the failure.", outcomes
+    refused = _by("reason", run.rejections)
+    yield "rods_synthesis_rejected_total", "counter", "Candidates built and refused, by reason.", refused
+    yield "rods_lineage_tasks", "gauge", "Variants by generation.", by_depth
+
+
+def _training(run: RunIndex) -> Iterator[tuple]:
+    step = run.last_step
+    known = {name: value for name, value in step.metrics.items() if math.isfinite(value)} if step else {}
+    gaps = {name.removeprefix("logprob_gap_"): v for name, v in known.items() if name.startswith("logprob_gap_")}
+    last_ms = _by("phase", step.timings_ms if step else {})
+    phase_ms: Counter = Counter()
+    for done in run.steps.values():
+        phase_ms.update(done.timings_ms)
+    total_s = _by("phase", {phase: ms / 1000 for phase, ms in phase_ms.items()})
     tokens = step.num_trained_tokens if step else 0
-    yield Measure(
-        "rods_reward_mean", "gauge", "Mean progress reward, last batch or evaluation, 0 to 1.", _rewards(meter.facts)
-    )
-    yield Measure("rods_training_metric", "gauge", "Metrics of the last step.", [({"name": n}, v) for n, v in known])
-    yield Measure("rods_logprob_gap", "gauge", "Sampler against trainer, absolute, nats a token.", gaps)
-    yield Measure("rods_step_time_ms", "gauge", "Wall time of the last step by phase, milliseconds.", last_ms)
-    yield Measure("rods_step_time_seconds_total", "counter", "Wall time of all steps by phase, seconds.", total_s)
-    yield Measure("rods_trained_tokens", "gauge", "Sampled tokens in the last update.", [({}, tokens)])
+    yield "rods_reward_mean", "gauge", "Mean progress reward, last batch or evaluation, 0 to 1.", _rewards(run)
+    yield "rods_training_metric", "gauge", "Metrics of the last step.", _by("name", known)
+    yield "rods_logprob_gap", "gauge", "Sampler against trainer, absolute, nats a token.", _by("stat", gaps)
+    yield "rods_step_time_ms", "gauge", "Wall time of the last step by phase, milliseconds.", last_ms
+    yield "rods_step_time_seconds_total", "counter", "Wall time of all steps by phase, seconds.", total_s
+    yield "rods_trained_tokens", "gauge", "Sampled tokens in the last update.", tokens
 
 
-def _rewards(facts: RunFacts) -> list[tuple[Mapping[str, str], float]]:
+def _rewards(run: RunIndex) -> Samples:
     """Mean reward of the last evaluation and of the last batch, the batch also by zone."""
-    rewards: list[tuple[Mapping[str, str], float]] = []
-    if facts.evaluations:
-        last = facts.evaluations[max(facts.evaluations)]
-        rewards.append(({"tasks": "heldout", "zone": "all"}, last.mean_reward))
-    for _, value, zones in reward_by_step(facts.pool)[-1:]:
+    rewards = [({"tasks": "heldout", "zone": "all"}, test.mean_reward) for test in tests_of(run)[-1:]]
+    for _, value, by_zone in reward_by_step(run.pool)[-1:]:
         rewards.append(({"tasks": "batch", "zone": "all"}, value))
-        rewards += [({"tasks": "batch", "zone": zone}, mean) for zone, mean in zones.items()]
+        rewards += [({"tasks": "batch", "zone": zone}, value) for zone, value in by_zone.items()]
     return rewards
 
 
-def staleness_buckets(meter: RunMeter) -> tuple[list[tuple[str, float]], float]:
+def staleness_buckets(run: RunIndex) -> tuple[list[tuple[str, float]], float]:
     """Cumulative histogram of the groups' staleness, updates: (upper bound, groups at most so stale), and the sum."""
-    buckets = [
-        (f"{bound}.0", float(sum(n for age, n in meter.staleness.items() if age <= bound)))
-        for bound in STALENESS_BOUNDS
-    ]
-    total = float(sum(meter.staleness.values()))
-    return [*buckets, ("+Inf", total)], float(sum(age * n for age, n in meter.staleness.items()))
+    ages = [max(0, g.step - 1 - g.policy_version) for groups in run.groups.values() for g in groups]
+    buckets = [(f"{bound}.0", float(sum(age <= bound for age in ages))) for bound in STALENESS_BOUNDS]
+    return [*buckets, ("+Inf", float(len(ages)))], float(sum(ages))

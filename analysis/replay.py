@@ -7,30 +7,22 @@ decision reads, is copied).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
+from analysis.checkup import place_of
+from analysis.index import LogIndex, RunIndex
 from schemas import BY_NAME, Event, event_id
 from schemas.codec import encode_like
-from schemas.events import (
-    BatchPlanned,
-    BoundaryDetected,
-    Cursor,
-    DeadLettered,
-    EpochPlanned,
-    RunFinished,
-    RunOutcome,
-    RunStarted,
-    TaskRetired,
-)
+from schemas.events import BatchPlanned, BoundaryDetected, Cursor, EpochPlanned, TaskRetired
 from schemas.identity import identity_of
-from streams.log.port import Place, Record
-from streams.log.reader import event_of
+from streams.archive.scan import Scanned
+from streams.log.port import Place
 from streams.pool.decide import decide
-from streams.pool.pool import Pool, apply, initial
+from streams.pool.pool import apply, initial
 
 MISSING = "not in the log"
-DEAD_LETTERS, POOL = "dead-letters", "pool"
+POOL = "pool"
 DECIDED = (BatchPlanned, BoundaryDetected, EpochPlanned, TaskRetired)
 PLANS = (BatchPlanned, EpochPlanned)
 CONTRADICTION = (KeyError, IndexError, ValueError, TypeError)
@@ -59,94 +51,29 @@ class Divergence:
         return f"{self.where}: {self.what}\n  recorded: {self.recorded}\n  repeated: {self.repeated}\n  from:     {self.cause or '-'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """An event and where it lies."""
-
-    event: Event
-    record: Record
-
-    @property
-    def where(self) -> str:
-        """topic-partition@offset."""
-        return f"{self.record.topic}-{self.record.partition}@{self.record.offset}"
+def decisions_of(run: RunIndex) -> dict[str, Scanned]:
+    """What the pool agent said, by event id in log order."""
+    return {key: item for key, item in run.scanned.items() if isinstance(item.event, DECIDED)}
 
 
-@dataclass(slots=True)
-class Recording:
-    """A run's events by place in offset order, first occurrence of each id, and what could not be read.
+def plans_of(run: RunIndex) -> list[Scanned]:
+    """The plans of a run in log order."""
+    return [item for item in run.scanned.values() if isinstance(item.event, PLANS)]
 
-    Attributes:
-        run_id: the run.
-        started: its opening, once it was read.
-        inputs: what the pool hears, by place.
-        decided: what the pool agent said, by event id.
-        plans: the plans among it, in log order.
-        finished: its completion, once it was read.
-    """
 
-    run_id: str
-    started: Heard | None = None
-    inputs: dict[Place, list[Heard]] = field(default_factory=dict)
-    decided: dict[str, Heard] = field(default_factory=dict)
-    plans: list[Heard] = field(default_factory=list)
-    finished: Heard | None = None
-    _broken: dict[tuple[str, int, int], str] = field(default_factory=dict)
-    _passed_over: set[tuple[str, int, int]] = field(default_factory=set)
-    _seen: set[str] = field(default_factory=set)
+def inputs_of(run: RunIndex) -> dict[Place, list[Scanned]]:
+    """What the pool heard, by place in offset order, places sorted."""
+    lanes: dict[Place, list[Scanned]] = {}
+    for item in run.scanned.values():
+        if not isinstance(item.event, DECIDED):
+            lanes.setdefault(item.record.place, []).append(item)
+    return dict(sorted(lanes.items()))
 
-    @property
-    def forked_at_step(self) -> int:
-        """Last step shared with a parent run; -1 for none."""
-        return self.started.event.forked_at_step if self.started is not None else -1
 
-    @property
-    def unreadable(self) -> list[str]:
-        """Records that cannot be read, in log order; without those that the pool agent passed over and dead-lettered."""
-        return [text for place, text in self._broken.items() if place not in self._passed_over]
-
-    @property
-    def events(self) -> list[Event]:
-        """What the pool hears, then what was decided; by place and offset."""
-        return [h.event for place in sorted(self.inputs) for h in self.inputs[place]] + [
-            h.event for h in self.decided.values()
-        ]
-
-    def add(self, records: Iterable[Record]) -> Recording:
-        """Sort records of decision topics in; records of other runs are left out."""
-        for record in records:
-            is_ours = record.key is None or record.key == self.run_id.encode() or record.topic == DEAD_LETTERS
-            if not is_ours:
-                continue
-            try:
-                event = event_of(record)
-            except ValueError as error:
-                place = (record.topic, record.partition, record.offset)
-                self._broken[place] = f"{record.topic}-{record.partition}@{record.offset}: {error}"
-                continue
-            if isinstance(event, DeadLettered):
-                self._hear_dead_letter(event)
-            elif event.run_id == self.run_id:
-                self._place(Heard(event, record))
-        return self
-
-    def _hear_dead_letter(self, letter: DeadLettered) -> None:
-        if letter.consumer == POOL:
-            self._passed_over.add((letter.topic, letter.partition, letter.offset))
-
-    def _place(self, heard: Heard) -> None:
-        if isinstance(heard.event, DECIDED):
-            if heard.event.event_id not in self._seen:
-                self.decided[heard.event.event_id] = heard
-                if isinstance(heard.event, PLANS):
-                    self.plans.append(heard)
-        else:
-            self.inputs.setdefault(heard.record.place, []).append(heard)
-        if isinstance(heard.event, RunStarted):
-            self.started = self.started or heard
-        elif isinstance(heard.event, RunFinished) and heard.event.outcome is RunOutcome.COMPLETED:
-            self.finished = self.finished or heard
-        self._seen.add(heard.event.event_id)
+def unreadable_in(log: LogIndex) -> list[Scanned]:
+    """Records that cannot be read, in log order; without those that the pool agent passed over and dead-lettered."""
+    passed_over = {place_of(letter) for letter in log.letters.values() if letter.consumer == POOL}
+    return [item for where, item in log.unreadable.items() if where not in passed_over]
 
 
 def forgery(event: Event, where: str) -> Divergence | None:
@@ -157,12 +84,6 @@ def forgery(event: Event, where: str) -> Divergence | None:
         if getattr(event, field_name) != expected:
             return Divergence(where, f"{field_name} of {name}", getattr(event, field_name), expected, str(identity))
     return None
-
-
-def first_forgery(recording: Recording) -> Divergence | None:
-    """The first event whose id does not follow from its own fields."""
-    heard = [h for lane in recording.inputs.values() for h in lane] + list(recording.decided.values())
-    return next((found for item in heard if (found := forgery(item.event, item.where)) is not None), None)
 
 
 def short(event: Event) -> str:
@@ -176,108 +97,103 @@ def short(event: Event) -> str:
     return text if len(text) <= 600 else text[:600] + "..."
 
 
-def compare(decided: Event, recording: Recording) -> Divergence | None:
-    """The difference between a decision made again and the recorded one."""
-    heard = recording.decided.get(decided.event_id)
+def compare(again: Event, recorded: Mapping[str, Scanned]) -> Divergence | None:
+    """The difference between an event made again and the recorded one of its id."""
+    heard, name = recorded.get(again.event_id), f"{type(again).__name__} {again.event_id}"
     if heard is None:
-        return Divergence(
-            MISSING, f"{type(decided).__name__} {decided.event_id}", "-", short(decided), decided.caused_by
-        )
-    again = replace(decided, occurred_at_ms=heard.event.occurred_at_ms)
+        return Divergence(MISSING, name, "-", short(again), again.caused_by)
+    again = replace(again, occurred_at_ms=heard.event.occurred_at_ms)
     if encode_like(again, heard.record.value) == heard.record.value:
         return None
     names = [n for n in again.__slots__ if getattr(again, n) != getattr(heard.event, n)] or ["bytes"]
     return Divergence(
         heard.where,
-        f"{type(decided).__name__} {decided.event_id}, field {', '.join(names)}",
+        f"{name}, field {', '.join(names)}",
         "; ".join(repr(getattr(heard.event, n, heard.record.value)) for n in names),
         "; ".join(repr(getattr(again, n, "")) for n in names),
-        decided.caused_by,
+        again.caused_by,
     )
 
 
-@dataclass(slots=True)
-class Repetition:
-    """Walks through a recording, plan by plan."""
+def unrepeated(item: Scanned, what: str) -> Divergence:
+    """A recorded event that was not made again."""
+    event = item.event
+    return Divergence(item.where, f"{type(event).__name__} {event.event_id}", short(event), what, event.caused_by)
 
-    recording: Recording
-    pool: Pool = field(default_factory=initial)
-    position: dict[Place, int] = field(default_factory=dict)
-    said: set[str] = field(default_factory=set)
+
+class Repetition:
+    """Walks through a recorded run, plan by plan.
+
+    Args:
+        run: with bodies, and fed with records.
+    """
+
+    def __init__(self, run: RunIndex) -> None:
+        self.run = run
+        self.decided, self.plans, self.inputs = decisions_of(run), plans_of(run), inputs_of(run)
+        self.pool = initial()
+        self._position = dict.fromkeys(self.inputs, 0)
+        self.said: set[str] = set()
 
     def advance(self, cursor: Mapping[Place, int]) -> None:
         """Fold the inputs that lie before a cursor."""
-        for place in sorted(self.recording.inputs):
-            lane = self.recording.inputs[place]
-            index = self.position.get(place, 0)
-            while index < len(lane) and lane[index].record.offset < cursor.get(place, 0):
+        for place, lane in self.inputs.items():
+            index, end = self._position[place], cursor.get(place, 0)
+            while index < len(lane) and lane[index].record.offset < end:
                 self.pool = apply(self.pool, lane[index].event)
                 index += 1
-            self.position[place] = index
+            self._position[place] = index
 
     def decide_all(self, cursor: tuple[Cursor, ...], may_lack: bool = False) -> Divergence | None:
         """Decide until nothing is due and compare each decision; ``may_lack`` passes over those that are not recorded."""
         while due := decide(self.pool, cursor):
             for event in due:
-                difference = compare(event, self.recording)
+                difference = compare(event, self.decided)
                 if difference is not None and not (may_lack and difference.where == MISSING):
                     return difference
-                self.said.add(event.event_id)
-                self.pool = apply(self.pool, event)
+                self._say(event)
         return None
 
-    def inherit(self, forked_at_step: int) -> None:
+    def _say(self, event: Event) -> None:
+        self.said.add(event.event_id)
+        self.pool = apply(self.pool, event)
+
+    def inherit(self) -> None:
         """Take the decisions of a fork's shared past as facts; they were made, and can be repeated, in its parent."""
-        for key, heard in self.recording.decided.items():
-            event = heard.event
-            step = event.first_step if isinstance(event, EpochPlanned) else getattr(event, "step", None)
-            if step is None:
-                step = self.first_step_of(event.epoch)
-            if step <= forked_at_step:
-                self.said.add(key)
-                self.pool = apply(self.pool, event)
+        shared = self.run.started.forked_at_step if self.run.started else -1
+        first_steps = {epoch: plan.first_step for epoch, plan in self.run.pool.epochs.items()}
+        for item in self.decided.values():
+            event = item.event
+            step = event.step if hasattr(event, "step") else first_steps.get(event.epoch, 0)
+            if step <= shared:
+                self._say(event)
 
-    def first_step_of(self, epoch: int) -> int:
-        """First step of a recorded epoch."""
-        return next(
-            (
-                p.event.first_step
-                for p in self.recording.plans
-                if isinstance(p.event, EpochPlanned) and p.event.epoch == epoch
-            ),
-            0,
-        )
-
-    def step(self, plan: Heard, may_lack: bool = False) -> Divergence | None:
+    def step(self, plan: Scanned, may_lack: bool = False) -> Divergence | None:
         """Repeat one recorded plan; ``may_lack`` as for :meth:`decide_all`."""
         if plan.event.event_id in self.said:
             return None
         self.advance({Place(c.topic, c.partition): c.next_offset for c in plan.event.input_cursor})
         difference = self.decide_all(plan.event.input_cursor, may_lack)
         if difference is None and plan.event.event_id not in self.said:
-            return Divergence(
-                plan.where,
-                f"{type(plan.event).__name__} {plan.event.event_id}",
-                short(plan.event),
-                "nothing is due at its cursor",
-                plan.event.caused_by,
-            )
+            return unrepeated(plan, "nothing is due at its cursor")
         return difference
 
-    def run(self, is_complete: bool, on_plan: Callable[[], None] = lambda: None) -> Divergence | None:
+    def repeat(self, is_complete: bool, on_plan: Callable[[], None] = lambda: None) -> Divergence | None:
         """Repeat every plan, then the rest; the first difference, or ``None``.
 
         Args:
             is_complete: whether the run ended; one that was cut off may lack decisions at and behind its last plan.
             on_plan: called after each plan.
         """
-        if (forged := first_forgery(self.recording)) is not None:
-            return forged
-        plans, reached = self.recording.plans, None
+        everything = [item for lane in self.inputs.values() for item in lane] + list(self.decided.values())
+        for item in everything:
+            if (forged := forgery(item.event, item.where)) is not None:
+                return forged
+        reached = None
         try:
-            self.inherit(self.recording.forked_at_step)
-            for reached in plans:
-                difference = self.step(reached, may_lack=not is_complete and reached is plans[-1])
+            self.inherit()
+            for reached in self.plans:
+                difference = self.step(reached, may_lack=not is_complete and reached is self.plans[-1])
                 if difference is not None:
                     return difference
                 on_plan()
@@ -288,16 +204,8 @@ class Repetition:
 
     def finish(self, is_complete: bool) -> Divergence | None:
         """Fold the rest; every recorded decision must have been made again, and none may be missing."""
-        self.advance({place: lane[-1].record.offset + 1 for place, lane in self.recording.inputs.items()})
+        self.advance({place: lane[-1].record.offset + 1 for place, lane in self.inputs.items()})
         if (difference := self.decide_all((), may_lack=not is_complete)) is not None:
             return difference
-        for key, heard in self.recording.decided.items():
-            if key not in self.said:
-                return Divergence(
-                    heard.where,
-                    f"{type(heard.event).__name__} {key}",
-                    short(heard.event),
-                    "never decided",
-                    heard.event.caused_by,
-                )
-        return None
+        left = (item for key, item in self.decided.items() if key not in self.said)
+        return next((unrepeated(item, "never decided") for item in left), None)

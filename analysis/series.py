@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from analysis.summary import RunFacts, mean
+from analysis.index import RunIndex, mean
+from analysis.summary import is_human
 from schemas.events import EpochPlanned, Evidence, Origin
 from streams.pool.boundary import zone_variance
 from streams.pool.pool import Pool
@@ -47,49 +48,43 @@ class EpochRow:
     retired: Mapping[str, int]
 
 
-def epoch_of(pool: Pool, step: int) -> int:
-    """The epoch of a step, -1 if it was never planned."""
-    batch = pool.batches.get(step)
-    return batch.epoch if batch else -1
-
-
 def zones_in(pool: Pool, plan: EpochPlanned) -> Counter:
     """Tasks of a plan by (origin, zone of the last observation up to the end of that epoch)."""
     found: Counter = Counter()
     for task_id in plan.order:
-        seen = [e for e in pool.observations.get(task_id, ()) if epoch_of(pool, e.step) <= plan.epoch]
-        task = pool.tasks.get(task_id)
+        task, seen = pool.tasks.get(task_id), pool.observations.get(task_id, ())
+        so_far = [e for e in seen if e.step not in pool.batches or pool.batches[e.step].epoch <= plan.epoch]
         origin = task.origin.value if task else Origin.HUMAN.value
-        found[origin, seen[-1].zone.value if seen else "unknown"] += 1
+        found[origin, so_far[-1].zone.value if so_far else "unknown"] += 1
     return found
 
 
-def epoch_rows(facts: RunFacts) -> list[EpochRow]:
+def epoch_rows(run: RunIndex) -> list[EpochRow]:
     """Every planned epoch in order."""
-    return [_row(facts, plan) for _, plan in sorted(facts.pool.epochs.items())]
+    rewards = run.rewards()
+    return [_row(run, plan, rewards.get(epoch, {})) for epoch, plan in sorted(run.pool.epochs.items())]
 
 
-def _row(facts: RunFacts, plan: EpochPlanned) -> EpochRow:
-    pool, epoch = facts.pool, plan.epoch
-    signals = [signal.signal_id for signal in pool.signals.values() if signal.epoch == epoch]
+def _row(run: RunIndex, plan: EpochPlanned, rewards: Mapping[str, float]) -> EpochRow:
+    pool = run.pool
+    signals = [signal.signal_id for signal in pool.signals.values() if signal.epoch == plan.epoch]
     ended = [pool.answered[signal_id] for signal_id in signals if signal_id in pool.answered]
     seen = (pool.observations.get(task_id, ()) for task_id in plan.injected)
-    generated = (value for (e, task), value in facts.seed_means.items() if e == epoch and task not in facts.seeds)
     return EpochRow(
-        epoch=epoch,
+        epoch=plan.epoch,
         num_human=plan.num_human,
         num_generated=plan.num_generated,
         num_queued=plan.num_queued,
         zones=zones_in(pool, plan),
-        human_reward=facts.seed_reward(epoch),
-        generated_reward=mean(generated),
+        human_reward=mean(value for task_id, value in rewards.items() if is_human(run, task_id)),
+        generated_reward=mean(value for task_id, value in rewards.items() if not is_human(run, task_id)),
         num_injected=len(plan.injected),
         first_means=tuple(observed[0].mean for observed in seen if observed),
         num_signals=len(signals),
         num_variants=sum(map(bool, ended)),
         num_failed=sum(not task_id for task_id in ended),
         num_open=len(signals) - len(ended),
-        retired=Counter(event.reason.value for event in pool.retired.values() if event.epoch == epoch),
+        retired=Counter(event.reason.value for event in pool.retired.values() if event.epoch == plan.epoch),
     )
 
 

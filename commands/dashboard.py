@@ -18,15 +18,15 @@ from typing import Annotated
 import typer
 from aiohttp import web
 
+from analysis.index import LogIndex, RunIndex
 from analysis.lineage_chart import lineage_html
 from analysis.series import busiest_task
-from analysis.summary import RunFacts, summary_of
+from analysis.summary import summary_of
 from analysis.watchdog import wait_of
 from commands.config import ConfigError, RunConfig, load_config
 from commands.folder import FACT_TOPICS, find_run
 from commands.options import ConfigFile, Overrides, RunName, Runs, console
 from commands.report import page, panels, tiles
-from schemas.events import RunStarted
 from streams.archive.segments import ArchiveLog, partitions_in
 from streams.log.kafka import KafkaLog
 from streams.log.observer import Observer
@@ -68,31 +68,23 @@ class RunSource:
     def __init__(self, observer: Callable[[], Observer], run_id: str | None) -> None:
         self._observer = observer()
         self._asked_for = run_id
-        self._runs: dict[str, RunFacts] = {}
-        self._newest = run_id or ""
+        self._runs = LogIndex()
         self._lock = threading.Lock()
         self.trouble = ""
 
-    def facts(self) -> RunFacts:
+    def facts(self) -> RunIndex:
         """The run as the log has it now; what was known before if the log cannot be reached."""
         with self._lock:
             try:
                 for _ in range(MOST_POLLS):
-                    if not self._fold(0.05):
+                    events = self._observer.poll(0.05)
+                    self._runs.add(event for event in events if self._asked_for in (None, event.run_id))
+                    if not events:
                         break
                 self.trouble = ""
             except LogUnavailable as error:
                 self.trouble = str(error)
-            return self._runs.get(self._asked_for or self._newest, RunFacts())
-
-    def _fold(self, timeout_s: float) -> int:
-        events = self._observer.poll(timeout_s)
-        for event in events:
-            if self._asked_for in (None, event.run_id):
-                self._runs.setdefault(event.run_id, RunFacts()).add([event])
-            if isinstance(event, RunStarted):
-                self._newest = event.run_id
-        return len(events)
+            return self._runs.run(self._asked_for or self._runs.newest)
 
 
 def archive_source(name: str | None, runs: Path) -> RunSource:
@@ -123,7 +115,7 @@ def kafka_source(name: str | None, config: RunConfig) -> RunSource:
     return RunSource(lambda: Observer(KafkaLog(connection), FACT_TOPICS, partitions_of(connection)), name)
 
 
-def panels_html(facts: RunFacts, trouble: str) -> str:
+def panels_html(facts: RunIndex, trouble: str) -> str:
     """Tiles, the current wait and every chart."""
     wait = None if facts.finished else wait_of(facts.pool)
     end = facts.finished.outcome.value if facts.finished else ""
@@ -131,7 +123,7 @@ def panels_html(facts: RunFacts, trouble: str) -> str:
     return f'<p class="lead" id="wait">{escape(state)}</p>{tiles(summary_of(facts))}<main>{panels(facts)}</main>'
 
 
-def whole_page(facts: RunFacts, trouble: str, nonce: str) -> str:
+def whole_page(facts: RunIndex, trouble: str, nonce: str) -> str:
     """The page as it is first sent: complete without a script, kept fresh by one."""
     chosen = busiest_task(facts.pool)
     options = "".join(f'<option value="{escape(task_id)}"></option>' for task_id in sorted(facts.pool.tasks))

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from analysis.checkup import NAMED, Checkup, redrive_record, redriven_event
+from analysis.index import LogIndex
 from commands.config import ConfigError
 from commands.options import AsJson, RunId, RunName, Runs, console
 from commands.source import Source, existing_broker, open_source, the_run
@@ -43,13 +44,13 @@ def doctor(
 def examine(source: Source, run_id: str) -> Checkup:
     """Read a whole log and count what is in it."""
     storage = [str(problem) for problem in verify(source.archive).problems] if source.archive else []
-    checkup = Checkup(the_run(source, run_id), storage)
+    log = LogIndex()
     for topics in (TOPICS,) if source.archive is None else [(topic,) for topic in TOPICS]:
         try:
-            checkup.add(map(scanned, source.records(topics)))
+            log.add_records(map(scanned, source.records(topics)))
         except LogGap as error:
-            checkup.storage.append(str(error))
-    return checkup
+            storage.append(str(error))
+    return Checkup(log, the_run(source, run_id), storage)
 
 
 def show(name: str | None, run_id: str, runs: Path, redrive_to: str, as_json: bool, console: Console) -> bool:
@@ -79,7 +80,7 @@ def show(name: str | None, run_id: str, runs: Path, redrive_to: str, as_json: bo
     verdict = "[green]healthy[/green]" if figures["healthy"] else "[red]not healthy[/red]"
     reasons = ", ".join(f"{count} {reason}" for reason, count in figures["dead_letters"].items()) or "none"
     console.print(
-        f"run {escape(checkup.run_id)}: {verdict}, {checkup.num_records} records, {checkup.num_repeated} repeated, "
+        f"run {escape(checkup.run_id)}: {verdict}, {checkup.log.num_records} records, {checkup.log.num_repeated} repeated, "
         f"dead letters: {reasons} ({figures['open_dead_letters']} open), "
         f"{'ended' if checkup.has_ended else 'not ended'}",
         highlight=False,

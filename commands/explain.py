@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from analysis.chronicle import Chronicle
 from analysis.explain import UnknownMoment, explain
-from analysis.replay import Recording
+from analysis.index import LogIndex
 from commands.options import AsJson, RunId, Runs, SourceName, console
 from commands.source import FACTS, mendable, open_source, the_run
+from streams.archive.scan import scanned
 
 SHOWN_ITEMS = 12
 
@@ -39,11 +39,10 @@ def show(task_id: str, step: int, name: str | None, run_id: str, runs: Path, as_
     """
     source = open_source(name, runs)
     own = the_run(source, run_id)
-    recording = Recording(own)
-    recording.add(source.records(FACTS))
+    run = LogIndex(whole=True).add_records(map(scanned, source.records(FACTS))).run(own)
     with mendable(UnknownMoment):
-        answers = explain(recording, task_id, step)
-    start = Chronicle().add(e for e in source.events(("runs",)) if e.run_id == own).fork_at(step)
+        answers = explain(run, task_id, step)
+    start = run.parent_at(step)
     parent = start.parent_run_id if start else ""
     if as_json:
         print(

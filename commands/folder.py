@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from analysis.summary import RunFacts
+from analysis.index import RunIndex
 from commands.config import ConfigError, RunConfig, validated
 from schemas import TOPICS
 from streams.archive.segments import ArchiveLog
@@ -95,11 +95,11 @@ class RunFolder:
         """
         return validated(self.config(), str(self.config_file))
 
-    def facts(self) -> RunFacts:
+    def facts(self) -> RunIndex:
         """Every fact of the run that its archive holds."""
         archive = ArchiveLog(self.archive)
         topics = [topic for topic in FACT_TOPICS if topic in archive.partitions]
-        return RunFacts().add(Observer(archive, topics, archive.partitions, self.run_id).catch_up())
+        return RunIndex().add(Observer(archive, topics, archive.partitions, self.run_id).catch_up())
 
     def lock(self) -> IO:
         """Hold the run for this process; the file is released when it is closed.

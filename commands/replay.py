@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from analysis.replay import Divergence, Repetition
+from analysis.replay import Divergence, Repetition, unreadable_in
 from commands.config import ConfigError
 from commands.options import AsJson, RunName, Runs, console
 from commands.replay_report import DIFFERS, PARTS, SKIPPED, Report
@@ -104,14 +104,13 @@ def damage_in(origin: Origin, topics: tuple[str, ...]) -> Divergence | None:
 
 def decisions(source: Source, report: Report, progress: Progress) -> None:
     """Zones, signals, injections, retirements and batches."""
-    facts = source.facts
-    task = progress.add_task("decisions", total=len(facts.plans))
-    if facts.unreadable:
-        place, _, reason = facts.unreadable[0].partition(": ")
-        report.set("decisions", Divergence(place, "unreadable record", reason, "-"), 0)
+    if broken := unreadable_in(source.log):
+        report.set("decisions", Divergence(broken[0].where, "unreadable record", str(broken[0].error), "-"), 0)
         return
-    difference = Repetition(facts).run(facts.finished is not None, lambda: progress.advance(task))
-    report.set("decisions", difference, len(facts.decided))
+    again = Repetition(source.run)
+    task = progress.add_task("decisions", total=len(again.plans))
+    difference = again.repeat(source.run.pool.finished, lambda: progress.advance(task))
+    report.set("decisions", difference, len(again.decided))
 
 
 def show(

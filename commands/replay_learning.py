@@ -29,7 +29,7 @@ WEIGHT_TOLERANCE = 1e-4
 def view_of(source: Source) -> RunView:
     """Everything the trainer heard, without bodies."""
     view = RunView()
-    view.hear(source.facts.events)
+    view.hear(item.event for item in source.run.scanned.values())
     return view
 
 
@@ -75,8 +75,8 @@ def steps_of(source: Source, view: RunView, start: int) -> list[int]:
     Raises:
         LogGap: one that must have been completed is not in the log.
     """
-    finished = [source.facts.finished.event.step] if source.facts.finished is not None else []
-    steps = list(range(start + 1, max([start, *view.steps, *finished]) + 1))
+    last = source.run.finished.step if source.run.pool.finished else 0
+    steps = list(range(start + 1, max([start, last, *view.steps]) + 1))
     absent = [step for step in steps if step not in view.steps]
     if absent:
         raise LogGap(f"StepCompleted of step {', '.join(map(str, absent[:10]))} is not in the log")
@@ -94,7 +94,7 @@ def start_divergence(source: Source, opened: Opened) -> Divergence | None:
     for name, here in sides:
         if getattr(started, name) != here:
             return Divergence(
-                source.facts.started.where,
+                source.started_at,
                 f"{name} of RunStarted",
                 getattr(started, name),
                 here,
@@ -105,18 +105,24 @@ def start_divergence(source: Source, opened: Opened) -> Divergence | None:
 
 def end_divergence(source: Source, view: RunView) -> Divergence | None:
     """What RunFinished says of the last step and StepCompleted does not."""
-    finished, last = source.facts.finished, max(view.steps, default=0)
-    if finished is None or not last:
+    finished, last = source.run.finished, max(view.steps, default=0)
+    if not source.run.pool.finished or not last:
         return None
     done = view.steps[last]
     sides = (
-        ("weights_digest", finished.event.weights_digest, done.weights_digest),
-        ("step", finished.event.step, done.step),
-        ("epoch", finished.event.epoch, done.epoch),
+        ("weights_digest", finished.weights_digest, done.weights_digest),
+        ("step", finished.step, done.step),
+        ("epoch", finished.epoch, done.epoch),
     )
     return next(
         (
-            Divergence(finished.where, f"{name} of RunFinished", str(said), str(was), f"StepCompleted {done.event_id}")
+            Divergence(
+                source.run.scanned[finished.event_id].where,
+                f"{name} of RunFinished",
+                str(said),
+                str(was),
+                f"StepCompleted {done.event_id}",
+            )
             for name, said, was in sides
             if said != was
         ),

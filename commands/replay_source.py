@@ -11,7 +11,8 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from analysis.replay import DEAD_LETTERS, Divergence, Recording
+from analysis.index import LogIndex, RunIndex
+from analysis.replay import Divergence
 from commands.config import ConfigError, RunConfig, load_config, validated
 from commands.folder import RunFolder, find_run
 from commands.source import archive_folder, run_folder
@@ -21,9 +22,10 @@ from streams.archive.scan import Scanned, scan_log, scanned
 from streams.archive.segments import ArchiveLog, partitions_in
 from streams.log.discovery import existing, partitions_on
 from streams.log.kafka import KafkaLog
-from streams.log.port import Log, LogGap
+from streams.log.port import Log, LogGap, Record
 from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS
 
+DEAD_LETTERS = "dead-letters"
 FACT_TOPICS = (*INPUT_TOPICS, *OUTPUT_TOPICS, DEAD_LETTERS)
 BODIES = "trajectories"
 CHUNK = 1000
@@ -58,14 +60,16 @@ class Source:
 
     Attributes:
         origin: where it lies.
-        facts: what the pool heard and said.
+        log: what was read of the log.
+        run: what the pool heard and said, with records.
         config: the settings recorded in RunStarted.
         folder: the run's folder; ``None`` where there is none here.
         checkpoints: folder of its checkpoints; ``None`` where they are not at hand.
     """
 
     origin: Origin
-    facts: Recording
+    log: LogIndex
+    run: RunIndex
     config: RunConfig
     folder: RunFolder | None
     checkpoints: Path | None
@@ -73,12 +77,17 @@ class Source:
     @property
     def run_id(self) -> str:
         """The run."""
-        return self.facts.run_id
+        return self.started.run_id
 
     @property
     def started(self) -> RunStarted:
         """Its opening."""
-        return self.facts.started.event
+        return self.run.started
+
+    @property
+    def started_at(self) -> str:
+        """Where its opening lies."""
+        return self.run.scanned[self.started.event_id].where
 
     def bodies(self) -> Iterator[Scanned]:
         """The trajectories of the log from the beginning, read as they are asked for."""
@@ -138,13 +147,19 @@ def source_of(origin: Origin, checkpoints: Path | None, progress: Progress) -> S
     run_id = run_in(origin)
     topics = [topic for topic in FACT_TOPICS if topic in origin.partitions]
     task = progress.add_task("reading", total=sum(origin.log.end_offsets(topics).values()))
-    facts, records = Recording(run_id), scan_log(origin.log, topics)
+    log, records = LogIndex(whole=True), scan_log(origin.log, topics)
     while chunk := list(islice(records, CHUNK)):
-        facts.add(chunk)
+        log.add_records(scanned(record) for record in chunk if concerns(record, run_id))
         progress.advance(task, len(chunk))
-    config = validated(settings_in(facts.started.event), f"RunStarted of {run_id}")
+    run = log.run(run_id)
+    config = validated(settings_in(run.started), f"RunStarted of {run_id}")
     folder = origin.folder or _folder_of(run_id, origin.runs)
-    return Source(origin, facts, config, folder, checkpoints or (folder.checkpoints if folder else None))
+    return Source(origin, log, run, config, folder, checkpoints or (folder.checkpoints if folder else None))
+
+
+def concerns(record: Record, run_id: str) -> bool:
+    """Whether a record may say something of a run: by its key, or because it has none."""
+    return record.key is None or record.key == run_id.encode() or record.topic == DEAD_LETTERS
 
 
 def run_in(origin: Origin) -> str:
@@ -191,7 +206,7 @@ def settings_divergence(source: Source) -> Divergence | None:
     sides = ["; ".join(f"{key} = {side.get(key, '-')}" for key in keys[:5]) for side in (recorded, written)]
     what = f"setting {', '.join(keys[:5])}" + (f" and {len(keys) - 5} more" if keys[5:] else "")
     return Divergence(
-        source.facts.started.where,
+        source.started_at,
         what,
         f"RunStarted: {sides[0]}",
         f"{source.folder.config_file}: {sides[1]}",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -17,8 +16,9 @@ from typing import Annotated
 import typer
 
 from analysis.charts import STYLE, Series, line_chart, stacked_bars, strip_chart
+from analysis.index import RunIndex
 from analysis.series import ZONES, EpochRow, epoch_rows, reward_by_step, variance_table
-from analysis.summary import RunFacts, fork_text, summary_of
+from analysis.summary import fork_text, summary_of, tests_of
 from commands.folder import find_run
 from commands.options import RunName, Runs, console
 
@@ -104,10 +104,10 @@ def zone_chart(rows: Sequence[EpochRow], origin: str | None = None) -> str:
     )
 
 
-def reward_chart(facts: RunFacts, rows: Sequence[EpochRow]) -> str:
+def reward_chart(facts: RunIndex, rows: Sequence[EpochRow]) -> str:
     """Mean progress reward in training by origin, and on the held-out tasks, over steps."""
     ends = {epoch: plan.first_step + plan.num_steps - 1 for epoch, plan in facts.pool.epochs.items()}
-    tests = [(step, facts.evaluations[step].mean_reward) for step in sorted(facts.evaluations)]
+    tests = [(test.step, test.mean_reward) for test in tests_of(facts)]
     return line_chart(
         "Reward curves",
         [
@@ -123,7 +123,7 @@ def reward_chart(facts: RunFacts, rows: Sequence[EpochRow]) -> str:
     )
 
 
-def zone_reward_chart(facts: RunFacts) -> str:
+def zone_reward_chart(facts: RunIndex) -> str:
     """Mean reward of each step's batch, whole and by zone."""
     steps = reward_by_step(facts.pool)
     lines = [Series("batch", [(step, value) for step, value, _ in steps], "a")]
@@ -134,7 +134,7 @@ def zone_reward_chart(facts: RunFacts) -> str:
     )
 
 
-def first_reward_chart(facts: RunFacts, rows: Sequence[EpochRow]) -> str:
+def first_reward_chart(facts: RunIndex, rows: Sequence[EpochRow]) -> str:
     """Mean reward of each injected variant when it was first played."""
     columns = {str(row.epoch + 1): row.first_means for row in rows if row.num_injected}
     window = (facts.pool.config.alpha_low, facts.pool.config.alpha_high)
@@ -143,7 +143,7 @@ def first_reward_chart(facts: RunFacts, rows: Sequence[EpochRow]) -> str:
     )
 
 
-def variance_section(facts: RunFacts) -> str:
+def variance_section(facts: RunIndex) -> str:
     """Bars of the mean reward variance by zone and the boundary ratio."""
     means, counts, ratio = variance_table(facts.pool)
     zones = [zone for zone in ZONES if zone in means]
@@ -180,15 +180,12 @@ def retirement_chart(rows: Sequence[EpochRow]) -> str:
     return stacked_bars("Retirements by reason", labels_of(rows), stacks, "epoch", "tasks retired")
 
 
-def failure_table(facts: RunFacts) -> str:
+def failure_table(facts: RunIndex) -> str:
     """Failed signals and refused candidates by type, most frequent first."""
-    refused = Counter(
-        {key.removeprefix("rejected:"): n for key, n in facts.counts.items() if key.startswith("rejected:")}
-    )
-    names = sorted({*facts.failures, *refused}, key=lambda name: (-facts.failures[name] - refused[name], name))
+    failed, refused = facts.failures, facts.rejections
+    names = sorted({*failed, *refused}, key=lambda name: (-failed[name] - refused[name], name))
     return table(
-        ("type", "signals failed", "candidates refused"),
-        [(name, facts.failures[name], refused[name]) for name in names],
+        ("type", "signals failed", "candidates refused"), [(name, failed[name], refused[name]) for name in names]
     )
 
 
@@ -246,7 +243,7 @@ def epochs_section(rows: Sequence[EpochRow]) -> str:
     return section("Epochs", body, name="epochs", wide=True)
 
 
-def facts_section(facts: RunFacts, summary: dict) -> str:
+def facts_section(facts: RunIndex, summary: dict) -> str:
     """What is needed to repeat the run."""
     started = facts.started
     rows: list[tuple[str, object]] = [("run", summary["run_id"]), ("outcome", summary["outcome"])]
@@ -265,7 +262,7 @@ def facts_section(facts: RunFacts, summary: dict) -> str:
     return section("Run facts", table(("fact", "value"), rows), name="facts")
 
 
-def config_section(facts: RunFacts) -> str:
+def config_section(facts: RunIndex) -> str:
     """The recorded configuration; client settings of the broker are never part of it."""
     if facts.started is None:
         return ""
@@ -275,7 +272,7 @@ def config_section(facts: RunFacts) -> str:
     )
 
 
-def panels(facts: RunFacts) -> str:
+def panels(facts: RunIndex) -> str:
     """Every chart of a run as panels; report and dashboard show the same."""
     rows = epoch_rows(facts)
     return "".join(
@@ -320,7 +317,7 @@ def page(title: str, lead: str, body: str, script: str = "") -> str:
     )
 
 
-def report_html(facts: RunFacts) -> str:
+def report_html(facts: RunIndex) -> str:
     """The report of a run, from its facts alone: the same facts give the same bytes."""
     summary = summary_of(facts)
     lead = (

@@ -13,7 +13,8 @@ from typing import Annotated
 
 import typer
 
-from analysis.summary import RunFacts, summary_of
+from analysis.index import RunIndex
+from analysis.summary import summary_of
 from commands.config import RunConfig, load_config
 from commands.folder import FACT_TOPICS, RunFolder, find_run
 from commands.options import ConfigFile, Overrides, console
@@ -108,7 +109,7 @@ def follow(fleet: Fleet, run_id: str, view: View) -> None:
     reader = Observer(log, FACT_TOPICS, partitions, run_id)
     inputs = [Place(topic, number) for topic in INPUT_TOPICS for number in range(partitions[topic])]
     meter = LagMeter(fleet.connection, fleet.connection.full_name("pool"), inputs)
-    facts, lag, asked_at = RunFacts(), None, 0.0
+    facts, lag, asked_at = RunIndex(), None, 0.0
     try:
         with view:
             while not fleet.watch():

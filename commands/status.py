@@ -14,12 +14,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from analysis.summary import RunFacts, fork_text, reward_by_epoch, summary_of
-from commands.folder import RunFolder, find_run
+from analysis.index import RunIndex
+from analysis.summary import fork_text, reward_by_epoch, summary_of
+from analysis.yields import synthesis_of
+from commands.folder import find_run
 from commands.options import AsJson, RunName, Runs, columns, console
-from streams.archive.segments import ArchiveLog
-from streams.log.observer import Observer
-from synthesizer.yields import Yields, section_of
 
 ZONE_STYLE = {"hard": "red", "boundary": "yellow", "mastered": "green", "unknown": "dim"}
 
@@ -29,17 +28,17 @@ def number(value: float | None, digits: int = 3) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
-def num_epochs(facts: RunFacts) -> int:
+def num_epochs(facts: RunIndex) -> int:
     """Epochs of the stages that have begun."""
     return max((stage.first_epoch + stage.num_epochs for stage in facts.pool.stages.values()), default=0)
 
 
-def batch_reward(facts: RunFacts) -> str:
+def batch_reward(facts: RunIndex) -> str:
     """Mean progress reward of the last completed step."""
     return number(facts.last_step.metrics.get("reward_mean") if facts.last_step else None)
 
 
-def pool_text(facts: RunFacts) -> str:
+def pool_text(facts: RunIndex) -> str:
     """Pool size by origin."""
     if facts.pool.last_epoch < 0:
         return "not planned yet"
@@ -48,7 +47,7 @@ def pool_text(facts: RunFacts) -> str:
     return f"{size}, {facts.counts['TaskRetired']} retired"
 
 
-def panel(facts: RunFacts, lag: int | None, activity: str) -> Panel:
+def panel(facts: RunIndex, lag: int | None, activity: str) -> Panel:
     """The live panel."""
     pool, counts, zones = facts.pool, facts.counts, facts.zones()
     grid = Table.grid(padding=(0, 2))
@@ -72,7 +71,7 @@ def panel(facts: RunFacts, lag: int | None, activity: str) -> Panel:
     return Panel(Group(grid), title=f"run {pool.run_id or '(starting)'}", border_style="blue")
 
 
-def step_line(facts: RunFacts) -> str:
+def step_line(facts: RunIndex) -> str:
     """One line about the last completed step."""
     step = facts.last_step
     zones = ", ".join(f"{count} {zone}" for zone, count in sorted(facts.zones().items()))
@@ -108,7 +107,7 @@ class View:
         """A line that stays."""
         self._console.print(sentence, highlight=False, soft_wrap=True)
 
-    def show(self, facts: RunFacts, lag: int | None, activity: str = "") -> None:
+    def show(self, facts: RunIndex, lag: int | None, activity: str = "") -> None:
         """Bring the view up to date."""
         if self._live is not None:
             self._live.update(panel(facts, lag, activity))
@@ -117,7 +116,7 @@ class View:
             self.say(step_line(facts))
 
 
-def epochs_table(facts: RunFacts) -> Table:
+def epochs_table(facts: RunIndex) -> Table:
     """One row an epoch: reward of the human seeds, injections, retirements."""
     table = columns(title="epochs")
     for heading in ("epoch", "human reward", "human", "generated", "injected", "retired", "waiting"):
@@ -159,18 +158,6 @@ def summary_table(summary: dict) -> Table:
     return table
 
 
-SYNTHESIS_TOPICS = ("tasks", "boundary-signals", "synthesis-outcomes", "batches")
-
-
-def synthesis_of(folder: RunFolder) -> dict:
-    """Yield, failures, tokens and latency of a run's synthesis."""
-    archive = ArchiveLog(folder.archive)
-    topics = [topic for topic in SYNTHESIS_TOPICS if topic in archive.partitions]
-    yields = Yields()
-    yields.fold(Observer(archive, topics, archive.partitions, folder.run_id).catch_up())
-    return section_of(yields)
-
-
 def synthesis_table(section: dict) -> Table:
     """The figures of synthesis that are there, for people."""
     table = Table(box=None, show_header=False, pad_edge=False, title="synthesis", title_justify="left")
@@ -183,8 +170,8 @@ def synthesis_table(section: dict) -> Table:
 def status(name: RunName = None, runs: Runs = Path("runs"), as_json: AsJson = False) -> None:
     """What a run has come to, from its archive; works while it goes on."""
     folder = find_run(name, runs)
-    facts, section = folder.facts(), synthesis_of(folder)
-    summary = summary_of(facts)
+    facts = folder.facts()
+    summary, section = summary_of(facts), synthesis_of(facts)
     if as_json:
         print(json.dumps({**summary, "synthesis": section}))
         return

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
-from analysis.chronicle import Chronicle
+from analysis.index import RunIndex
 from analysis.lineage import Link, UnknownId, lineage
 from commands.options import AsJson, RunId, Runs, SourceName, console, visible
 from commands.source import Source, mendable, open_source, the_run
@@ -52,7 +52,7 @@ def show(wanted: str, name: str | None, run_id: str, runs: Path, as_json: bool, 
     """
     source = open_source(name, runs)
     own = the_run(source, run_id)
-    run = Chronicle().add(event for event in source.events() if event.run_id == own)
+    run = RunIndex(whole=True).add(event for event in source.events() if event.run_id == own)
     if wanted in run.group_of or not _is_known(run, wanted):
         run.add(bodies(source, wanted))
     with mendable(UnknownId):
@@ -63,8 +63,8 @@ def show(wanted: str, name: str | None, run_id: str, runs: Path, as_json: bool, 
         console.print(tree_of(link), highlight=False)
 
 
-def _is_known(run: Chronicle, wanted: str) -> bool:
-    return ":" in wanted or any(wanted in known for known in (run.tasks, run.signals, run.groups, run.step_of))
+def _is_known(run: RunIndex, wanted: str) -> bool:
+    return ":" in wanted or any(wanted in known for known in (run.tasks, run.pool.signals, run.firsts.ids, run.step_of))
 
 
 def bodies(source: Source, trajectory_id: str) -> list[TrajectoryRecorded]:

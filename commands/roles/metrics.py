@@ -17,7 +17,8 @@ import typer
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from analysis.measures import RunMeter, measures, staleness_buckets
+from analysis.index import LogIndex, RunIndex
+from analysis.measures import measures, staleness_buckets
 from analysis.watchdog import Watchdog, wait_of
 from commands.folder import FACT_TOPICS
 from commands.options import ConfigFile, Overrides
@@ -58,7 +59,7 @@ class RunBoard:
     def __init__(
         self, silence_s: float, now_s: Callable[[], float] = time.monotonic, wall_ms: Callable[[], int] = now_ms
     ) -> None:
-        self.runs: dict[str, RunMeter] = {}
+        self._index = LogIndex()
         self.lag: dict[str, int] = {}
         self.num_broken = 0
         self._silence_s = silence_s
@@ -73,10 +74,9 @@ class RunBoard:
     def add(self, events: list[Event]) -> None:
         """Fold events, whichever run they belong to; one that was left waits for nothing until it says RunStarted once more."""
         with self._lock:
-            for event in events:
-                if event.run_id in self._let_go:
-                    continue
-                self.runs.setdefault(event.run_id, RunMeter()).add([event])
+            heard = [event for event in events if event.run_id not in self._let_go]
+            self._index.add(heard)
+            for event in heard:
                 self._last_ms[event.run_id] = max(event.occurred_at_ms, self._last_ms.get(event.run_id, 0))
                 self._watchdogs[event.run_id] = Watchdog(self._silence_s, self._now_s())
                 if isinstance(event, RunFinished):
@@ -89,15 +89,20 @@ class RunBoard:
         newest = sorted(self.runs, key=lambda run_id: (self._last_ms[run_id], run_id))[-NUM_RUNS:]
         for run_id in self.runs.keys() - set(newest):
             is_fresh = self._wall_ms() - self._last_ms[run_id] < LIVE_MS
-            if self.runs[run_id].facts.pool.finished or not is_fresh:
+            if self.runs[run_id].pool.finished or not is_fresh:
                 del self.runs[run_id], self._last_ms[run_id], self._watchdogs[run_id]
                 self._let_go.add(run_id)
+
+    @property
+    def runs(self) -> dict[str, RunIndex]:
+        """By run id."""
+        return self._index.runs
 
     def complaints(self) -> dict[str, str]:
         """By run: what it has been waiting for too long."""
         with self._lock:
             found = {
-                run_id: dog.complaint(self.runs[run_id].facts.pool, self._now_s())
+                run_id: dog.complaint(self.runs[run_id].pool, self._now_s())
                 for run_id, dog in self._watchdogs.items()
                 if run_id not in self._left
             }
@@ -120,8 +125,8 @@ class RunBoard:
         complaints = self.complaints()
         with self._lock:
             families: dict[str, Metric] = {}
-            for run_id, meter in sorted(self.runs.items()):
-                self._add_run(families, run_id, meter, bool(complaints.get(run_id)))
+            for run_id, run in sorted(self.runs.items()):
+                self._add_run(families, run_id, run, bool(complaints.get(run_id)))
             lag = GaugeMetricFamily(
                 "rods_consumer_lag_records", "Records a consumer group is behind.", labels=["group"]
             )
@@ -131,8 +136,8 @@ class RunBoard:
             broken.add_metric([], self.num_broken)
         yield from [*families.values(), lag, broken]
 
-    def _add_run(self, families: dict[str, Metric], run_id: str, meter: RunMeter, stalled: bool) -> None:
-        for measure in measures(meter):
+    def _add_run(self, families: dict[str, Metric], run_id: str, run: RunIndex, stalled: bool) -> None:
+        for measure in measures(run):
             name = measure.name.removesuffix("_total")
             family = families.setdefault(name, FAMILIES[measure.kind](name, measure.meaning))
             suffix = "_total" if measure.kind == "counter" else ""
@@ -144,7 +149,7 @@ class RunBoard:
                 "rods_rollout_staleness_updates", "Updates between sampling and training of a group.", labels=["run"]
             ),
         )
-        buckets, total = staleness_buckets(meter)
+        buckets, total = staleness_buckets(run)
         stale.add_metric([run_id], buckets, total)
         watch = families.setdefault(
             "rods_waiting",
@@ -154,7 +159,7 @@ class RunBoard:
                 labels=["run", "event", "owed_by"],
             ),
         )
-        wait = wait_of(meter.facts.pool)
+        wait = wait_of(run.pool)
         if wait is not None and run_id not in self._left:
             watch.add_metric([run_id, wait.event, wait.owed_by], float(stalled))
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from analysis.checkup import REDRIVEN, Checkup, redrive_record
+from analysis.index import LogIndex
 from schemas import Event, encode, make
 from schemas.events import BoundaryDetected, DeadLettered, DeadLetterReason, RolloutGroupCompleted, StepCompleted
 from streams.archive.scan import scan_log, scanned
@@ -17,7 +18,7 @@ from tests.streams.recorded import PARTITIONS, run_log
 
 
 def checked(log: MemoryLog) -> Checkup:
-    return Checkup(RUN).add(map(scanned, scan_log(log, PARTITIONS)))
+    return Checkup(LogIndex().add_records(map(scanned, scan_log(log, PARTITIONS))), RUN)
 
 
 def log_of(events: list[Event]) -> MemoryLog:
@@ -34,7 +35,7 @@ def said() -> list[Event]:
 def test_a_finished_run_is_healthy(said: list[Event]) -> None:
     checkup = checked(log_of([*said, said[5]]))
     assert checkup.findings() == {} and checkup.has_ended
-    assert checkup.as_json()["healthy"] and checkup.num_repeated == 1
+    assert checkup.as_json()["healthy"] and checkup.log.num_repeated == 1
 
 
 def test_a_lost_group_and_an_unanswered_signal_of_an_ended_run_are_named(said: list[Event]) -> None:

@@ -7,23 +7,23 @@ from pathlib import Path
 import pytest
 
 from analysis.explain import UnknownMoment, explain
-from analysis.replay import Recording
+from analysis.index import LogIndex, RunIndex
 from schemas import TOPICS, Event
 from schemas.events import BatchPlanned, BoundaryDetected, EpochPlanned, TaskRetired, TaskSeeded, TaskSynthesized
-from streams.archive.scan import scan_archive
+from streams.archive.scan import scan_archive, scanned
 from tests.streams.recorded import record_run
 
 FACTS = [topic for topic in TOPICS if topic != "trajectories"]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recording, list[Event]]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunIndex, list[Event]]:
     root: Path = tmp_path_factory.mktemp("explain")
     said = record_run(root)
-    return Recording("run-1").add(scan_archive(root, FACTS)), said
+    return LogIndex(whole=True).add_records(map(scanned, scan_archive(root, FACTS))).run("run-1"), said
 
 
-def answers(run: tuple[Recording, list[Event]]) -> list[tuple]:
+def answers(run: tuple[RunIndex, list[Event]]) -> list[tuple]:
     """(task id, batch, seed, injected, retired) of every task at every step at which it was known."""
     tasks = [e.task.task_id for e in run[1] if isinstance(e, TaskSeeded | TaskSynthesized)]
     found = []
@@ -36,7 +36,7 @@ def answers(run: tuple[Recording, list[Event]]) -> list[tuple]:
     return found
 
 
-def test_every_answer_is_what_the_log_says(run: tuple[Recording, list[Event]]) -> None:
+def test_every_answer_is_what_the_log_says(run: tuple[RunIndex, list[Event]]) -> None:
     signals = {(e.task_id, e.step) for e in run[1] if isinstance(e, BoundaryDetected)}
     injected = {task_id: e.epoch for e in run[1] if isinstance(e, EpochPlanned) for task_id in e.injected}
     retired = {e.task_id: e.epoch for e in run[1] if isinstance(e, TaskRetired)}
@@ -50,7 +50,7 @@ def test_every_answer_is_what_the_log_says(run: tuple[Recording, list[Event]]) -
     assert len(seen) == 6
 
 
-def test_reasons_name_their_numbers(run: tuple[Recording, list[Event]]) -> None:
+def test_reasons_name_their_numbers(run: tuple[RunIndex, list[Event]]) -> None:
     said = [answer for _, _, *three in answers(run) for answer in three]
     texts = " | ".join(answer.because for answer in said)
     for reason in (
@@ -73,7 +73,7 @@ def test_reasons_name_their_numbers(run: tuple[Recording, list[Event]]) -> None:
     assert {"mean", "phi", "zone", "quota", "cooldown", "alpha_low", "alpha_high"} <= chosen.numbers.keys()
 
 
-def test_an_unknown_step_or_task_is_refused_with_what_there_is(run: tuple[Recording, list[Event]]) -> None:
+def test_an_unknown_step_or_task_is_refused_with_what_there_is(run: tuple[RunIndex, list[Event]]) -> None:
     with pytest.raises(UnknownMoment, match="steps 1 to 11"):
         explain(run[0], "run-1-seed-0", 99)
     with pytest.raises(UnknownMoment, match="not known when step 1"):

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.chronicle import Chronicle
-from analysis.conservation import Ledger
+from analysis.conservation import duplicate, missing
 from analysis.fork import ForkMode, NothingToFork, renamed, shared_past
-from analysis.links import learned
+from analysis.index import RunIndex
+from analysis.lineage import learned
 from analysis.rescore import reread
 from schemas import BY_NAME, decode, event_id, make
 from schemas.events import (
@@ -44,7 +44,7 @@ def test_a_fork_takes_over_the_past_up_to_its_step_and_nothing_later() -> None:
     past = shared_past(events, 4, ForkMode.CONTINUE)
     assert max(e.step for e in of(past, BatchPlanned)) == max(e.step for e in of(past, StepCompleted)) == 4
     assert {s.signal_id for s in of(past, TaskSynthesized)} <= {s.signal_id for s in of(past, BoundaryDetected)}
-    assert Ledger().add(past).missing() == []
+    assert missing(RunIndex().add(past)) == []
 
 
 def test_every_id_in_the_fork_is_the_one_it_would_have_had_there() -> None:
@@ -125,13 +125,13 @@ def dispatched(events: list) -> list:
 def test_a_reopened_group_is_no_duplicate_in_the_fork_and_a_dropped_one_stays_dropped() -> None:
     _, events = recorded()
     copied = renamed(shared_past(dispatched(events), 4, ForkMode.CONTINUE), "other")
-    assert Ledger().add(copied).duplicate() == [] == Ledger().add(copied).missing()
+    assert duplicate(RunIndex().add(copied)) == [] == missing(RunIndex().add(copied))
     (drop,), (opened,) = of(copied, RolloutsDropped), of(copied, GroupReopened)
     groups = {group.group_id: group for group in of(copied, RolloutGroupCompleted)}
     assert groups[drop.group_id].task_id == drop.task_id and drop.caused_by == drop.group_id
     assert drop.event_id == event_id("other", "RolloutsDropped", drop.group_id)
     assert (opened.step, opened.attempt) == (2, 1) and len(of(copied, GroupClaimed)) == 1
-    (link,) = learned(Chronicle().add(copied), groups[drop.group_id])
+    (link,) = learned(RunIndex(whole=True).add(copied), groups[drop.group_id])
     assert link.kind == "drop"
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.measures import RunMeter, measures, staleness_buckets
+from analysis.index import RunIndex
+from analysis.measures import measures, staleness_buckets
 from analysis.series import busiest_task, epoch_rows, evidence_by_step, family, reward_by_step, variance_table
-from analysis.summary import RunFacts
 from schemas.events import (
     BoundaryDetected,
     EpochPlanned,
@@ -28,14 +28,14 @@ POOL, LOG = play(
     mean_of,
     lambda task_id: task_id.endswith("3"),
 )
-FACTS = RunFacts().add(LOG)
+FACTS = RunIndex().add(LOG)
 
 
 def said(kind: type) -> list:
     return [event for event in LOG if isinstance(event, kind)]
 
 
-def sample(meter: RunMeter, name: str, **labels: str) -> float:
+def sample(meter: RunIndex, name: str, **labels: str) -> float:
     found = next(measure for measure in measures(meter) if measure.name == name)
     return next(value for its, value in found.samples if its == labels)
 
@@ -54,7 +54,7 @@ def test_epoch_rows_add_up_to_the_run() -> None:
 
 def test_zones_of_an_epoch_know_nothing_of_later_epochs() -> None:
     half = [event for event in LOG if getattr(event, "epoch", 0) <= 2]
-    assert epoch_rows(RunFacts().add(half))[1].zones == epoch_rows(FACTS)[1].zones
+    assert epoch_rows(RunIndex().add(half))[1].zones == epoch_rows(FACTS)[1].zones
 
 
 def test_rewards_by_step_are_the_means_of_the_groups() -> None:
@@ -68,13 +68,13 @@ def test_rewards_by_step_are_the_means_of_the_groups() -> None:
 
 
 def test_the_boundary_ratio_compares_with_everything_else() -> None:
-    facts = RunFacts().add([LOG[0], group("a", 1, [0.0, 1.0]), group("b", 1, [0.9, 1.0]), group("c", 1, [0.0, 0.1])])
+    facts = RunIndex().add([LOG[0], group("a", 1, [0.0, 1.0]), group("b", 1, [0.9, 1.0]), group("c", 1, [0.0, 0.1])])
     means, counts, ratio = variance_table(facts.pool)
     assert means == pytest.approx({"boundary": 0.25, "mastered": 0.0025, "hard": 0.0025}) and set(counts.values()) == {
         1
     }
     assert ratio == pytest.approx(100.0)
-    assert variance_table(RunFacts().pool) == ({}, {}, None)
+    assert variance_table(RunIndex().pool) == ({}, {}, None)
 
 
 def test_a_family_is_everything_from_one_human_task() -> None:
@@ -86,7 +86,7 @@ def test_a_family_is_everything_from_one_human_task() -> None:
 
 
 def test_measures_count_what_was_said() -> None:
-    meter = RunMeter().add(LOG)
+    meter = RunIndex().add(LOG)
     assert sample(meter, "rods_synthesis_outcomes_total", outcome="synthesized") == len(said(TaskSynthesized))
     assert sample(meter, "rods_synthesis_outcomes_total", outcome="vm_exec_failed") == len(said(SynthesisFailed))
     assert sample(meter, "rods_pool_tasks", state="retired", origin="generated") == len(said(TaskRetired))
@@ -97,15 +97,15 @@ def test_measures_count_what_was_said() -> None:
 
 
 def test_events_heard_twice_change_no_measure() -> None:
-    assert list(measures(RunMeter().add(LOG + LOG))) == list(measures(RunMeter().add(LOG)))
+    assert list(measures(RunIndex().add(LOG + LOG))) == list(measures(RunIndex().add(LOG)))
 
 
 def test_staleness_is_the_number_of_updates_between_sampling_and_training() -> None:
     fresh = group("a", 3, [0.5])
     stale = replace(group("b", 9, [0.5]), policy_version=3)
-    buckets, total = staleness_buckets(RunMeter().add([fresh, stale]))
+    buckets, total = staleness_buckets(RunIndex().add([fresh, stale]))
     assert dict(buckets) == {"0.0": 1, "1.0": 1, "2.0": 1, "4.0": 1, "8.0": 2, "16.0": 2, "+Inf": 2} and total == 5.0
 
 
 def test_an_empty_run_has_measures_too() -> None:
-    assert sample(RunMeter(), "rods_step") == 0
+    assert sample(RunIndex(), "rods_step") == 0

@@ -9,11 +9,13 @@ from dataclasses import replace
 import fastavro
 import pytest
 
-from analysis.replay import MISSING, Divergence, Recording, Repetition
+from analysis.index import LogIndex, RunIndex
+from analysis.replay import MISSING, Divergence, Repetition, plans_of, unreadable_in
 from schemas import Event, Undecodable, as_record, codec, decode, encode
 from schemas.definitions import fingerprint_of, schema_of
 from schemas.events import BatchPlanned, BoundaryDetected, EpochPlanned, RolloutGroupCompleted, RunStarted
 from schemas.registry import URL, active
+from streams.archive.scan import scanned
 from streams.log.port import MemoryLog, Record, beginning
 from streams.log.reader import dead_letter
 from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS, PoolKeeper
@@ -39,8 +41,16 @@ def live_run(num_epochs: int = 3) -> list[Record]:
     return [r for place in beginning(TOPICS, PARTITIONS) for r in log.read({place: 0}, 10_000, 0.0)]
 
 
+def indexed(records: list[Record]) -> LogIndex:
+    return LogIndex(whole=True).add_records(map(scanned, records))
+
+
+def run_of(records: list[Record]) -> RunIndex:
+    return indexed(records).run(RUN)
+
+
 def replayed(records: list[Record]) -> Divergence | None:
-    return Repetition(Recording(RUN).add(records)).run(is_complete=True)
+    return Repetition(run_of(records)).repeat(is_complete=True)
 
 
 def changed(records: list[Record], kind: type, index: int, **values: object) -> list[Record]:
@@ -98,7 +108,7 @@ def test_a_missing_or_additional_decision_is_named() -> None:
 def test_unreadable_records_are_listed_with_their_place() -> None:
     records = live_run()
     broken = [records[5]._replace(value=records[5].value[:-3]), *records]
-    assert f"{records[5].topic}-0@{records[5].offset}" in Recording(RUN).add(broken).unreadable[0]
+    assert f"{records[5].topic}-0@{records[5].offset}" in unreadable_in(indexed(broken))[0].where
 
 
 def letter(record: Record, consumer: str) -> Record:
@@ -110,10 +120,10 @@ def letter(record: Record, consumer: str) -> Record:
 def test_a_record_that_the_pool_agent_passed_over_is_no_difference_and_one_that_another_refused_is() -> None:
     records = live_run()
     spoilt = records[5]._replace(value=b"no event", offset=7777)
-    assert not Recording(RUN).add([*records, spoilt, letter(spoilt, "pool")]).unreadable
-    assert Recording(RUN).add([*records, spoilt, letter(spoilt, "trainer")]).unreadable
+    assert not unreadable_in(indexed([*records, spoilt, letter(spoilt, "pool")]))
+    assert unreadable_in(indexed([*records, spoilt, letter(spoilt, "trainer")]))
     elsewhere = spoilt._replace(offset=7778)
-    assert Recording(RUN).add([*records, spoilt, letter(elsewhere, "pool")]).unreadable
+    assert unreadable_in(indexed([*records, spoilt, letter(elsewhere, "pool")]))
     assert replayed([*records, spoilt, letter(spoilt, "pool")]) is None
 
 
@@ -121,7 +131,7 @@ def test_a_record_that_the_pool_agent_passed_over_is_no_difference_and_one_that_
 def test_a_hole_in_the_middle_of_an_unfinished_run_is_a_difference(topic: str) -> None:
     records = live_run()
     without = [r for r in records if not (r.topic == topic and r.offset == 1)]
-    difference = Repetition(Recording(RUN).add(without)).run(is_complete=False)
+    difference = Repetition(run_of(without)).repeat(is_complete=False)
     assert difference is not None and difference.where == MISSING
 
 
@@ -129,10 +139,10 @@ def test_a_decision_that_was_cut_off_behind_the_last_plan_hides_no_other_differe
     records = live_run()
     last = [r for r in records if r.topic == "batches"][-1]
     cut = [r for r in records if r is not last]
-    assert Repetition(Recording(RUN).add(cut)).run(is_complete=False) is None
-    assert Repetition(Recording(RUN).add(cut)).run(is_complete=True).where == MISSING
+    assert Repetition(run_of(cut)).repeat(is_complete=False) is None
+    assert Repetition(run_of(cut)).repeat(is_complete=True).where == MISSING
     spoilt = changed(cut, BoundaryDetected, 0, rank=99)
-    assert "rank" in Repetition(Recording(RUN).add(spoilt)).run(is_complete=False).what
+    assert "rank" in Repetition(run_of(spoilt)).repeat(is_complete=False).what
 
 
 def test_facts_that_contradict_each_other_are_a_difference_and_no_crash() -> None:
@@ -174,10 +184,10 @@ def test_an_older_schema_version_is_no_difference_and_another_value_in_it_is(mon
 @pytest.mark.parametrize("num_plans", range(1, 9))
 def test_a_run_cut_off_anywhere_replays_as_far_as_it_went(num_plans: int) -> None:
     records = live_run()
-    last = Recording(RUN).add(records).plans[num_plans - 1]
+    last = plans_of(run_of(records))[num_plans - 1]
     limits = {(c.topic, c.partition): c.next_offset for c in last.event.input_cursor}
     inputs = [r for r in records if r.topic in INPUT_TOPICS and r.offset < limits.get((r.topic, r.partition), 0)]
     steps = [r for r in inputs if r.topic == "steps"]
     plans = [r for r in records if r.topic == "batches" and r.offset <= last.record.offset]
     signals = [r for r in records if r.topic == "boundary-signals" and decode(r.value).step <= len(steps)]
-    assert Repetition(Recording(RUN).add([*inputs, *plans, *signals])).run(is_complete=False) is None
+    assert Repetition(run_of([*inputs, *plans, *signals])).repeat(is_complete=False) is None

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from analysis.index import RunIndex
 from analysis.series import busiest_task, family
-from analysis.summary import RunFacts, summary_of
+from analysis.summary import summary_of
 from commands.config import ConfigError, load_config
 from commands.dashboard import RunSource, archive_source, kafka_source, listen, make_app
 from commands.folder import RunFolder
@@ -76,10 +77,10 @@ def test_a_browser_draws_the_run_and_keeps_it_fresh(archive: ArchiveLog, serving
     state, refreshes = re.search(r'<body data-state="(\w+)" data-refreshes="(\d+)"', dom).groups()
     assert state == "live" and int(refreshes) >= 1
     steps = [int(re.search(r"<b>(\d+) / \d+</b><span>steps / epochs", page).group(1)) for page in (early, dom)]
-    assert steps[0] < steps[1] == summary_of(RunFacts().add(LOG))["steps"]
+    assert steps[0] < steps[1] == summary_of(RunIndex().add(LOG))["steps"]
     for name in ("composition", "zones", "generated-zones", "zone-rewards", "yield", "retirements"):
         assert f'<section id="{name}"' in dom
-    pool = RunFacts().add(LOG).pool
+    pool = RunIndex().add(LOG).pool
     nodes = re.findall(r'<g class="node"', dom)
     assert len(nodes) == len(family(pool, busiest_task(pool))) > 1
     picture = screenshot(serving.address, tmp_path / "page.png")
@@ -131,7 +132,7 @@ def test_a_live_run_is_followed_through_its_topics(connection: Connection) -> No
     log = KafkaLog(connection)
     log.append(LOG)
     source, give_up = kafka_source(None, config), time.monotonic() + 30.0
-    while source.facts().counts != RunFacts().add(LOG).counts:
+    while source.facts().counts != RunIndex().add(LOG).counts:
         assert time.monotonic() < give_up, source.facts().counts
     assert source.facts().pool.run_id == RUN
     log.close()

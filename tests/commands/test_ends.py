@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from analysis.checkup import Checkup
-from analysis.replay import Recording
-from analysis.summary import RunFacts, summary_of
+from analysis.index import LogIndex, RunIndex
+from analysis.summary import summary_of
 from commands.config import load_config
 from commands.folder import RunFolder
 from commands.roles import train
@@ -50,12 +50,10 @@ def left(outcome: RunOutcome, run_id: str = RUN) -> RunFinished:
 def test_a_run_that_was_left_may_be_decided_for_again(outcome: RunOutcome) -> None:
     assert not fold(initial(), [*OPENED, left(outcome)]).finished
     assert fold(initial(), [*OPENED, left(outcome), run_finished(6, 1)]).finished
-    for kind in (Checkup(RUN), Recording(RUN)):
-        records = [
-            as_record(event, PARTITIONS)._replace(offset=at) for at, event in enumerate([*OPENED, left(outcome)])
-        ]
-        kind.add(map(scanned, records) if isinstance(kind, Checkup) else records)
-        assert not (kind.has_ended if isinstance(kind, Checkup) else kind.finished)
+    said = [*OPENED, left(outcome)]
+    records = [as_record(event, PARTITIONS)._replace(offset=at) for at, event in enumerate(said)]
+    log = LogIndex(whole=True).add_records(map(scanned, records))
+    assert not Checkup(log, RUN).has_ended and not log.run(RUN).pool.finished
 
 
 @pytest.mark.parametrize("outcome", LEFT)
@@ -69,7 +67,7 @@ def test_the_last_word_counts_until_the_run_says_that_it_started_once_more(outco
         ([told, again, done], "completed"),
         ([told, again, done, again], "completed"),
     ):
-        assert summary_of(RunFacts().add([*OPENED, *events]))["outcome"] == wanted
+        assert summary_of(RunIndex().add([*OPENED, *events]))["outcome"] == wanted
         assert was_left([*OPENED, *events]) is (wanted == outcome.value)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from analysis.chronicle import Chronicle
 from analysis.fork import ForkMode, NothingToFork, renamed, shared_past
+from analysis.index import RunIndex
 from analysis.lineage import lineage
-from analysis.summary import RunFacts, summary_of
+from analysis.summary import summary_of
 from commands import explain, fork
 from commands.config import ConfigError, load_config
 from commands.folder import RunFolder
@@ -114,7 +114,7 @@ def test_a_person_sees_that_a_run_shares_the_past_of_another_and_whether_off_pol
 ) -> None:
     events = events_of(parent)
     opening = fork.opening_of(start_of(events), parent, "run-2", load_config(None, {}, []), AT, mode)
-    facts = RunFacts().add([opening, *renamed(shared_past(events, AT, ForkMode.CONTINUE), "run-2")])
+    facts = RunIndex().add([opening, *renamed(shared_past(events, AT, ForkMode.CONTINUE), "run-2")])
     summary = summary_of(facts)
     assert summary["fork"] == {
         "parent_run_id": "run-1",
@@ -122,15 +122,15 @@ def test_a_person_sees_that_a_run_shares_the_past_of_another_and_whether_off_pol
         "mode": mode.value,
         "off_policy": mode is ForkMode.RETRAIN,
     }
-    assert summary_of(RunFacts().add(events))["fork"] is None
-    assert "steps 1 to 5 of run-1" in report_html(facts) and "of run-1" not in report_html(RunFacts().add(events))
+    assert summary_of(RunIndex().add(events))["fork"] is None
+    assert "steps 1 to 5 of run-1" in report_html(facts) and "of run-1" not in report_html(RunIndex().add(events))
     console = Console(record=True, width=200, file=io.StringIO())
     console.print(summary_table(summary))
     assert "steps 1 to 5 of run-1" in console.export_text()
-    run = Chronicle().add([opening, *renamed(shared_past(events, AT, ForkMode.CONTINUE), "run-2")])
+    run = RunIndex(whole=True).add([opening, *renamed(shared_past(events, AT, ForkMode.CONTINUE), "run-2")])
     told = lineage(run, f"step:{AT}")
     assert words in told.says and told.facts["parent_run_id"] == "run-1" and told.facts["fork_mode"] == mode.value
-    assert "run-1" not in lineage(Chronicle().add(events), f"step:{AT}").says
+    assert "run-1" not in lineage(RunIndex(whole=True).add(events), f"step:{AT}").says
 
 
 def test_explain_says_that_a_step_was_decided_in_the_parent(parent: RunFolder, capsys: pytest.CaptureFixture) -> None:

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from analysis.charts import Series, line_chart, stacked_bars, strip_chart, ticks
+from analysis.index import RunIndex
 from analysis.series import epoch_rows
-from analysis.summary import RunFacts
 from commands.config import load_config
 from commands.folder import RunFolder
 from commands.report import report, report_html
@@ -75,7 +75,7 @@ def run_events() -> list:
     return [*varied, evaluation(0, 0.2), evaluation(6, 0.6), refused]
 
 
-FACTS = RunFacts().add(run_events())
+FACTS = RunIndex().add(run_events())
 HTML = report_html(FACTS)
 
 
@@ -110,7 +110,7 @@ def test_the_plots_show_the_numbers_of_the_run() -> None:
 
 
 def test_the_same_facts_give_the_same_bytes() -> None:
-    assert report_html(RunFacts().add(run_events())) == HTML
+    assert report_html(RunIndex().add(run_events())) == HTML
 
 
 def test_the_page_loads_nothing_and_runs_nothing() -> None:
@@ -126,13 +126,13 @@ def test_hostile_names_are_text() -> None:
             self.found.append(tag)
 
     evil = '<script>alert(1)</script>"onload="x'
-    Tags().feed(report_html(RunFacts().add(opening(2, 1, {}, run_id=evil))))
+    Tags().feed(report_html(RunIndex().add(opening(2, 1, {}, run_id=evil))))
     assert "script" not in Tags.found and "section" in Tags.found
 
 
 def test_a_run_that_has_not_begun_has_a_report_too() -> None:
-    assert "nothing recorded yet" in report_html(RunFacts()) and "nothing recorded yet" in report_html(
-        RunFacts().add(opening(2, 1, {}))
+    assert "nothing recorded yet" in report_html(RunIndex()) and "nothing recorded yet" in report_html(
+        RunIndex().add(opening(2, 1, {}))
     )
 
 

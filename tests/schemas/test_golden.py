@@ -8,12 +8,13 @@ import json
 import fastavro
 import pytest
 
-from analysis.replay import Recording, Repetition
+from analysis.index import LogIndex
+from analysis.replay import Repetition, unreadable_in
 from schemas import BY_NAME, TOPICS, Event, Undecodable, as_record, decode, encode
 from schemas.codec import HEADER_BYTES, HISTORY, _writers
 from schemas.definitions import fingerprint_of, schema_of
-from schemas.events import DeadLettered, DeadLetterReason, RolloutGroupCompleted, RunFinished
-from streams.archive.scan import places_in, scan_archive
+from schemas.events import DeadLettered, DeadLetterReason, RolloutGroupCompleted
+from streams.archive.scan import places_in, scan_archive, scanned
 from streams.log.port import MemoryLog, Record, beginning
 from streams.log.reader import EventReader
 from streams.pool.keeper import PoolKeeper
@@ -46,11 +47,10 @@ def test_a_golden_run_folds_to_the_pool_it_folded_to(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_golden_run_is_decided_again(version: str) -> None:
-    recording = Recording(RUN).add(records_of(version))
-    finished = any(isinstance(heard.event, RunFinished) for lane in recording.inputs.values() for heard in lane)
-    assert finished and len(recording.plans) > 6 and not recording.unreadable
-    repetition = Repetition(recording)
-    for plan in recording.plans:
+    log = LogIndex(whole=True).add_records(map(scanned, records_of(version)))
+    repetition = Repetition(log.run(RUN))
+    assert log.run(RUN).finished and len(repetition.plans) > 6 and not unreadable_in(log)
+    for plan in repetition.plans:
         repetition.advance({(c.topic, c.partition): c.next_offset for c in plan.event.input_cursor})
         repetition.decide_all(plan.event.input_cursor)
         assert plan.event.event_id in repetition.said

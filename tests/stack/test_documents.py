@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from analysis.measures import RunMeter, measures
+from analysis.index import RunIndex
+from analysis.measures import measures
 from streams.pool.keeper import INPUT_TOPICS, OUTPUT_TOPICS
 from synthesizer.service import TOPICS as SYNTHESIZER_TOPICS
 from tests.stack.stack import ROOT, compose
@@ -33,7 +34,7 @@ def test_every_role_may_read_what_its_process_reads() -> None:
 
 def test_metrics_that_are_explained_are_exported() -> None:
     named = set(re.findall(r"`(rods_\w+?)(?:\{[^}]*\})?`", OPERATIONS))
-    exported = {measure.name for measure in measures(RunMeter())} | {
+    exported = {measure.name for measure in measures(RunIndex())} | {
         "rods_waiting",
         "rods_consumer_lag_records",
         "rods_rollout_staleness_updates",

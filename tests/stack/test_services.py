@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from analysis.summary import RunFacts, summary_of
+from analysis.index import RunIndex
+from analysis.summary import summary_of
 from commands.report import report_html
 from schemas import Event, decode
 from schemas import registry as schema_registry
@@ -41,7 +42,7 @@ def test_a_run_goes_through_every_service(stack: Stack, heard: list[Event]) -> N
     variants = {event.task.task_id for event in heard if isinstance(event, TaskSynthesized)}
     injected = {task_id for event in heard if isinstance(event, EpochPlanned) for task_id in event.injected}
     assert injected and injected <= variants
-    assert summary_of(RunFacts().add(heard))["conservation"]["missing"] == 0
+    assert summary_of(RunIndex().add(heard))["conservation"]["missing"] == 0
 
 
 def test_every_record_is_in_the_confluent_wire_format(stack: Stack, heard: list[Event]) -> None:
@@ -137,6 +138,6 @@ def test_the_archive_is_whole_and_needs_no_registry(
     archive = ArchiveLog(stack.archive)
     events = Observer(archive, ALL_TOPICS, archive.partitions, RUN_ID).catch_up()
     assert {event.event_id for event in events} == {event.event_id for event in heard}
-    assert len(report_html(RunFacts().add(events))) > 20_000
+    assert len(report_html(RunIndex().add(events))) > 20_000
     record = archive.read(beginning(("runs",), archive.partitions), max_records=1, timeout_s=0.0)[0]
     assert record.value[:2] == b"\xc3\x01" and decode(record.value).run_id == RUN_ID

@@ -8,8 +8,9 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from analysis.conservation import Ledger
-from analysis.summary import RunFacts, summary_of
+from analysis.conservation import duplicate, missing
+from analysis.index import RunIndex
+from analysis.summary import summary_of
 from schemas import BY_NAME, Event
 from schemas.events import BatchPlanned, BoundaryDetected, EpochPlanned, TaskRetired
 from streams.log.port import MemoryLog, beginning
@@ -137,8 +138,8 @@ def test_a_human_task_that_retired_just_before_a_crash_still_belongs_to_the_plan
 @given(worlds())
 def test_every_unit_ends_once_whatever_the_rewards_and_settings_are(world: World) -> None:
     pool, events = world.play()
-    ledger = Ledger().add(events)
-    assert ledger.missing() == [] == ledger.duplicate()
+    ledger = RunIndex().add(events)
+    assert missing(ledger) == [] == duplicate(ledger)
     assert max(e.epoch for e in of(events, EpochPlanned)) == world.num_epochs - 1
     for seen in pool.observations.values():
         assert all(0 <= e.mean <= 1 and e.num_valid >= world.settings["min_valid_frac"] * e.num_rollouts for e in seen)
@@ -197,26 +198,26 @@ def test_a_keeper_that_refolds_at_any_point_says_the_same() -> None:
 
 def test_conservation_counts_what_is_missing_and_what_came_twice() -> None:
     events = recorded()
-    whole = Ledger().add(events + events)
-    assert whole.missing() == [] and whole.duplicate() == []
+    whole = RunIndex().add(events + events)
+    assert missing(whole) == [] and duplicate(whole) == []
     group_event = next(e for e in events if type(e).__name__ == "RolloutGroupCompleted")
     outcome = next(e for e in events if type(e).__name__ == "TaskSynthesized")
     step = next(e for e in events if type(e).__name__ == "StepCompleted")
-    lost = Ledger().add(e for e in events if e not in (group_event, outcome, step))
-    assert len(lost.missing()) == 3
-    assert f"group of {group_event.task_id} at step {group_event.step}" in lost.missing()
+    lost = RunIndex().add(e for e in events if e not in (group_event, outcome, step))
+    assert len(missing(lost)) == 3
+    assert f"group of {group_event.task_id} at step {group_event.step}" in missing(lost)
     from tests.streams.building import group, synthesis_failed
 
     signal = next(e for e in events if isinstance(e, BoundaryDetected) and e.event_id == outcome.signal_id)
     again = group(group_event.task_id, group_event.step, [1.0], attempt=1)
-    twice = Ledger().add([*events, again, synthesis_failed(signal)])
-    assert len(twice.duplicate()) == 2
+    twice = RunIndex().add([*events, again, synthesis_failed(signal)])
+    assert len(duplicate(twice)) == 2
 
 
 def test_the_summary_compares_the_same_human_seeds_in_the_first_and_the_last_epoch() -> None:
     log = play(4, 3, SETTINGS, lambda t, s: (0.25 if s == 1 else 0.75) if "~" not in t else 0.4)[1]
     last = of(log, BatchPlanned)[-1]
-    summary = summary_of(RunFacts().add([*log, run_finished(last.step, last.epoch), *log]))
+    summary = summary_of(RunIndex().add([*log, run_finished(last.step, last.epoch), *log]))
     assert (summary["reward_first"], summary["reward_last"]) == (0.25, 0.75)
     assert summary["outcome"] == "completed" and summary["epochs"] == 3
     assert summary["conservation"]["missing"] == summary["conservation"]["duplicate"] == 0

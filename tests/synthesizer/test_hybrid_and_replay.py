@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from analysis.index import RunIndex
+from analysis.yields import synthesis_of
 from benchmarks.playing_server import Player, blocks
 from schemas import encode
 from schemas.events import Category, SynthesisFailed, SynthesisFailure, TaskSynthesized
 from synthesizer.book import TaskBook
 from synthesizer.llm.recorded import RecordedModel, ReplayDiverged
 from synthesizer.replay import replayed
-from synthesizer.yields import Yields, section_of
+from tests.streams.building import run_started
 from tests.synthesizer.building import SEEDS, seeded
 from tests.synthesizer.playing import WORKSHOP, play
 
@@ -132,13 +134,18 @@ def test_a_recorded_model_says_how_many_answers_nobody_asked_for():
     assert RecordedModel(play().end.completions).num_left == 13
 
 
+def priced(prompt_price, completion_price):
+    """The start of a run whose settings name prices."""
+    prices = {"prompt_price": prompt_price, "completion_price": completion_price}
+    return replace(run_started(run_id="r"), config_json=json.dumps({"synthesis": {"llm": prices}}))
+
+
 def test_yields_count_stages_reasons_judges_tokens_and_costs_once():
     good = play()
     odd = play(WORKSHOP[Category.MISS_FUNC], Player(replaced={"judge": NO}), max_attempts=1)
     plain = play(WORKSHOP[Category.LONG_CONTEXT], coherence_rewrite=False)
     events = [good.signal, *good.events, odd.signal, *odd.events, plain.signal, *plain.events]
-    yields = Yields().fold(events).fold(events)
-    section = section_of(yields, prompt_price=2.0, completion_price=10.0)
+    section = synthesis_of(RunIndex().add([priced(2.0, 10.0), *events]).add(events))
     assert (section["signals"], section["admitted"], section["failed"], section["queue_depth"]) == (3, 2, 1, 0)
     assert section["failures"] == {"judge_rejected": 1} == section["rejections"]
     assert section["judge_pass_frac"] == {"with_rewrite": 0.5, "without_rewrite": 1.0}
@@ -146,15 +153,18 @@ def test_yields_count_stages_reasons_judges_tokens_and_costs_once():
     assert section["stages"]["refine"] == {"passed": 0, "pass_frac": 0.0, "stopped": {"judge_rejected": 1}}
     tokens = sum(c.num_prompt_tokens + c.num_completion_tokens for p in (good, odd, plain) for c in p.end.completions)
     assert section["tokens"] == tokens and section["tokens_per_admitted"] == tokens / 2
-    assert section["roles"]["planner"]["completions"] == 3 and section["cost"] > 0 < section["model_ms_per_admitted"]
+    assert section["roles"]["planner"]["completions"] == 3 and section["model_ms_per_admitted"] > 0
+    prompts = sum(c.num_prompt_tokens for p in (good, odd, plain) for c in p.end.completions)
+    assert section["cost"] == pytest.approx((2.0 * prompts + 10.0 * (tokens - prompts)) / 1e6)
+    assert section["cost_per_admitted"] == section["cost"] / 2 > 0
     assert json.loads(json.dumps(section)) == section
 
 
 def test_yields_of_open_signals_say_how_long_the_queue_is():
     played = play()
-    yields = Yields().fold([played.signal])
-    assert yields.queue_depth == 1 and section_of(yields)["yield_frac"] is None
-    assert Yields().fold([*played.events, played.signal]).queue_depth == 0
+    section = synthesis_of(RunIndex().add([played.signal]))
+    assert section["queue_depth"] == 1 and section["yield_frac"] is None
+    assert synthesis_of(RunIndex().add([*played.events, played.signal]))["queue_depth"] == 0
 
 
 def test_a_scripted_synthesis_notes_its_stages_too():

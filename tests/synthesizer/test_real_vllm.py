@@ -19,11 +19,12 @@ from pathlib import Path
 
 import pytest
 
+from analysis.index import RunIndex
+from analysis.yields import synthesis_of
 from schemas.events import SynthesisFailed, SynthesisFailure, TaskSynthesized
 from streams.log.connection import Connection
 from streams.log.embedded_broker import free_port
 from streams.processes import Child
-from synthesizer.yields import Yields, section_of
 from tests.synthesizer.test_service_process import ROOT, Bench
 
 VENV = ROOT / ".venv-vllm"
@@ -113,7 +114,7 @@ def test_every_signal_to_a_real_model_ends_in_exactly_one_outcome(
             event.detail
         )
         assert sum(item.num_completion_tokens for item in event.completions) > 0
-    section = section_of(Yields().fold(bench.events))
+    section = synthesis_of(RunIndex().add(bench.events))
     failed = Counter(f.value for e in bench.terminals() if isinstance(e, SynthesisFailed) for f in e.failures)
     print(
         f"{form}, planned {planned}: {len(signals)} signals in {time.monotonic() - started_s:.0f} s, {section['admitted']} admitted, "

@@ -6,7 +6,8 @@ from itertools import accumulate
 
 import pytest
 
-from analysis.conservation import Ledger
+from analysis.conservation import duplicate, missing
+from analysis.index import RunIndex
 from schemas import BY_NAME, TOPICS, make
 from schemas.events import (
     BatchPlanned,
@@ -240,8 +241,8 @@ def test_wherever_the_trainer_dies_between_two_events_it_resumes_to_the_same_wei
     assert digests_of(log) == digests_of(whole[0])
     assert len(events_of(log, RunFinished)) == 1
     assert [event.step for event in events_of(log, EvaluationCompleted)] == [0, 2, 4]
-    ledger = Ledger().add(reader_of(log).catch_up())
-    assert ledger.missing() == ledger.duplicate() == []
+    ledger = RunIndex().add(reader_of(log).catch_up())
+    assert missing(ledger) == duplicate(ledger) == []
 
 
 class NeverPlays:

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.conservation import Ledger
+from analysis.conservation import duplicate, missing
+from analysis.index import RunIndex
 from schemas import HELDOUT, make
 from schemas.events import RolloutsDropped, RunOutcome, RunStarted, StageStarted, StepCompleted, TrajectoryRecorded
 from streams.log.port import LogGap
@@ -204,8 +205,8 @@ def test_adapters_and_spread_optimizers_resume_to_the_same_weights_from_any_chec
         log.left = None
         assert train(begun(log, folder, values)) is RunOutcome.COMPLETED
         assert digests_of(log) == digests_of(whole)
-        ledger = Ledger().add(reader_of(log).catch_up())
-        assert ledger.missing() == ledger.duplicate() == []
+        ledger = RunIndex().add(reader_of(log).catch_up())
+        assert missing(ledger) == duplicate(ledger) == []
 
 
 def unsaid(events):

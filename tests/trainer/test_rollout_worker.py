@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.conservation import Ledger
+from analysis.conservation import duplicate, missing, num_late
+from analysis.index import RunIndex
 from schemas import TOPICS
 from schemas.events import (
     BatchPlanned,
@@ -219,8 +220,8 @@ def test_wherever_the_trainer_dies_while_a_worker_plays_it_resumes_to_the_same_w
             train(replace(first, log=CrashingWriter(log, dies_at + is_at_once, is_at_once)))
         assert train(again) is RunOutcome.COMPLETED
     assert digests_of(log) == digests_of(inline)
-    ledger = Ledger().add(reader_of(log, TOPICS).catch_up())
-    assert ledger.missing() == ledger.duplicate() == [] and ledger.num_late() == 0
+    ledger = RunIndex().add(reader_of(log, TOPICS).catch_up())
+    assert missing(ledger) == duplicate(ledger) == [] and num_late(ledger) == 0
     versions = [event.policy_version for event in events_of(log, WeightsSynced)]
     assert versions == sorted(versions)
 
@@ -288,8 +289,8 @@ def test_a_late_first_attempt_behind_the_second_is_counted_and_changes_nothing(t
     learned = {group for step in events_of(log, StepCompleted) for group in step.group_ids}
     assert both[0].group_id in learned and first.group_id not in learned and len(learned) == 8
     assert events_of(log, StepCompleted)[-1].metrics["num_late_groups"] == 1
-    ledger = Ledger().add(reader_of(log, TOPICS).catch_up())
-    assert (ledger.missing(), ledger.duplicate(), ledger.num_late()) == ([], [], 1)
+    ledger = RunIndex().add(reader_of(log, TOPICS).catch_up())
+    assert (missing(ledger), duplicate(ledger), num_late(ledger)) == ([], [], 1)
     without = new_log(
         [
             e

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.conservation import duplicate, missing, num_late
 from commands.folder import RunFolder
 from schemas.events import GroupClaimed, RolloutGroupCompleted, StepCompleted, TrajectoryRecorded
 from streams.archive.segments import ArchiveLog
@@ -75,10 +76,10 @@ def events_of(run, kind):
 def test_the_run_goes_to_its_end_and_every_planned_group_has_ended_once(disturbed):
     run, output = disturbed
     assert re.search(r"rollout-\d ended with exit code -9 and is started again \(1\)", output)
-    ledger = run.facts().ledger
-    assert ledger.missing() == [] and ledger.duplicate() == [] and len(events_of(run, StepCompleted)) == 4
+    facts = run.facts()
+    assert missing(facts) == duplicate(facts) == [] and len(events_of(run, StepCompleted)) == 4
     groups = events_of(run, RolloutGroupCompleted)
-    assert len(groups) == 8 + ledger.num_late() and {g.worker for g in groups} <= {"rollout-0", "rollout-1"}
+    assert len(groups) == 8 + num_late(facts) and {g.worker for g in groups} <= {"rollout-0", "rollout-1"}
     assert {claim.worker for claim in events_of(run, GroupClaimed)} == {"rollout-0", "rollout-1"}
 
 
