@@ -100,7 +100,7 @@ IMPURE = {
     "uuid",
 }
 BANNED_NAMES = {"utils", "common", "helpers", "misc", "manager", "base"}
-BROAD = {"streams/log/reader.py", "environments/execution.py", "cli.py"}
+BROAD = {"streams/log/reader.py", "environments/execution.py", "commands/roles/synthesizer.py", "cli.py"}
 GENERATED = {"schemas/events.py"}
 MAX_FUNCTION_LINES, MAX_MODULE_LINES, MAX_AGENT_LINES, MAX_LOOP_LINES = 60, 600, 12, 200
 MAX_FILES_IN_A_FOLDER = 26

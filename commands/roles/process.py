@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,14 +135,14 @@ def await_broker(ask: Callable[[], Sequence[str]], patience_s: float = BROKER_PA
             time.sleep(RETRY_EVERY_S)
 
 
-def was_left(events: Iterable[Event]) -> bool:
+def was_left(events: Sequence[Event]) -> bool:
     """Whether the last word of a run's start and end is an end before the last epoch: nobody drives it now.
 
     Args:
         events: of one run in log order, repeated ones too: a run that goes on says RunStarted once more.
     """
-    words = [event for event in events if isinstance(event, RunStarted | RunFinished)]
-    return bool(words) and isinstance(words[-1], RunFinished) and words[-1].outcome is not RunOutcome.COMPLETED
+    last = next((event for event in reversed(events) if isinstance(event, RunStarted | RunFinished)), None)
+    return isinstance(last, RunFinished) and last.outcome is not RunOutcome.COMPLETED
 
 
 def tell_end(connection: Connection, run_id: str, outcome: RunOutcome, reason: str) -> None:

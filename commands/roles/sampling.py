@@ -69,13 +69,7 @@ def server_syncs(config: RunConfig, run_id: str) -> tuple[WeightSync, ...]:
 
 
 def of_trainer(config: RunConfig, run_id: str, folder: Path, policy: Policy) -> tuple[Sampler, tuple[WeightSync, ...]]:
-    """What the trainer samples with (evaluations too), and where it brings weights to.
-
-    Args:
-        config: the run's settings.
-        run_id: the run.
-        folder: the run's folder.
-        policy: the model as the trainer holds it.
+    """What the trainer samples with (evaluations too), and where it brings weights to; ``folder`` is the run's.
 
     Raises:
         ConfigError: no server is configured.
@@ -105,15 +99,7 @@ def server_of(urls: tuple[str, ...], worker: str) -> str:
 
 
 def of_worker(config: RunConfig, run_id: str, worker: str, path: str, template: Template, url: str = "") -> HeldWeights:
-    """What a rollout worker samples with.
-
-    Args:
-        config: the run's settings.
-        run_id: the run.
-        worker: name of the worker.
-        path: folder or name of the model.
-        template: the prompt format.
-        url: a server of its own; one of the configured ones if empty.
+    """What a rollout worker samples with: the model at ``path``, or a server, its own at ``url`` or one of the configured.
 
     Raises:
         ConfigError: no server is configured.

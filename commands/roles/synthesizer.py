@@ -9,11 +9,10 @@ import os
 import threading
 from pathlib import Path
 
-from commands.config import ConfigError, validated
+from commands.config import validated
 from commands.folder import RunFolder
 from commands.options import Broker, ConfigFile, OfRun, Overrides, ReadyFile
 from commands.roles.process import Process, begin
-from environments.interface import EnvironmentUnavailable
 from environments.registry import load_tasks
 from schemas import Event
 from schemas.events import RunFinished, RunStarted
@@ -25,9 +24,8 @@ from streams.log.observer import Observer
 from streams.log.port import LogUnavailable
 from streams.log.topics import partitions_of
 from streams.pool.membership import Membership, PlacedReader
-from synthesizer.backends import UnknownBackend, backend_named
+from synthesizer.backends import backend_named
 from synthesizer.book import TaskBook
-from synthesizer.llm.model import ModelRefused
 from synthesizer.service import SIGNALS, TOPICS, SynthesisService
 
 logger = logging.getLogger("rods.synthesizer")
@@ -134,7 +132,9 @@ class ServedRuns:
         for run_id, started in began.items():
             self._open[run_id] = stop = threading.Event()
             before = self._threads.get(run_id)
-            self._threads[run_id] = threading.Thread(target=self._serve, args=(started, stop, before), daemon=True)
+            self._threads[run_id] = threading.Thread(
+                target=self._serve, args=(started, stop, before), name=run_id, daemon=True
+            )
             self._threads[run_id].start()
 
     def _serve(self, started: RunStarted, stop: threading.Event, before: threading.Thread | None) -> None:
@@ -145,9 +145,9 @@ class ServedRuns:
             config = validated(json.loads(started.config_json), f"RunStarted of {run_id}")
             process = Process(config, self._connection, stop, RunFolder(Path(run_id)))
             logger.info("run %s: answered %d signals", run_id, serve(process))
-        except (ConfigError, EnvironmentUnavailable, ModelRefused, UnknownBackend, json.JSONDecodeError) as error:
-            self._refused[run_id] = str(error)
-            logger.error("run %s cannot be served: %s", run_id, error)
         except (LogUnavailable, RegistryUnavailable, SchemaRefused) as error:
             self._lost.append(error)
             self._stop.set()
+        except Exception as error:
+            self._refused[run_id] = str(error)
+            logger.exception("run %s cannot be served", run_id)

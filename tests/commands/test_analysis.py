@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from analysis.export import ExportExists
 from analysis.fork import ForkMode
 from commands import archive, doctor, explain, export, fork, rescore, sql, tap, why
 from commands.config import ConfigError, load_config
@@ -201,7 +202,7 @@ def test_an_export_reports_rows_and_pace(
     figures = export.export(tmp_path / "out", str(run[0]), RUNS, ["rollouts", "TaskSeeded"], False, False)
     assert set(figures["rows"]) == {"RolloutGroupCompleted", "TaskSeeded"} and figures["mb_per_s"] > 0
     assert "MB/s" in console.export_text()
-    with pytest.raises(ConfigError, match="--overwrite"):
+    with pytest.raises(ExportExists, match="--overwrite"):
         export.export(tmp_path / "out", str(run[0]), RUNS, [], False, True)
     with pytest.raises(ConfigError, match="--only 'x'"):
         export.export(tmp_path / "out", str(run[0]), RUNS, ["x"], False, True)

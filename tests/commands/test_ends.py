@@ -33,6 +33,7 @@ from streams.log.port import as_record, partition_counts
 from streams.log.topics import ensure_topics, partitions_of
 from streams.pool.pool import fold, initial
 from streams.processes import Child
+from synthesizer.llm.prompts import PromptMissing
 from tests.stack.stack import ROOT
 from tests.streams.building import RUN, opening, run_finished
 
@@ -110,6 +111,24 @@ def test_the_synthesizer_leaves_a_run_that_ended_and_serves_it_again_when_it_goe
     runs.hear([started])
     assert begun.acquire(timeout=20) and len(served) == 2 and not served[1].is_set()
     runs.hear([left(outcome)])
+
+
+def test_a_run_that_cannot_be_served_is_named_whatever_the_reason_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def serve(process: Process) -> int:
+        raise PromptMissing("no file planner.md")
+
+    monkeypatch.setattr("commands.roles.synthesizer.serve", serve)
+    stop = threading.Event()
+    runs = ServedRuns(Connection("127.0.0.1:1"), stop)
+    runs.hear([replace(OPENED[0], config_json=load_config(None, {}, []).as_json())])
+    for thread in threading.enumerate():
+        if thread.daemon and thread.name == RUN:
+            thread.join(20)
+    assert runs.complaint() == f"{RUN}: no file planner.md" and not stop.is_set()
+    runs.hear([left(RunOutcome.FAILED)])
+    assert runs.complaint() == ""
 
 
 def words(connection: Connection, run_id: str) -> list[str]:

@@ -222,6 +222,7 @@ def test_the_build_sees_what_it_copies_and_nothing_else() -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert all((ROOT / name).exists() for name in kept)
     assert {
+        "analysis",
         "cli.py",
         "commands",
         "environments",
