@@ -187,7 +187,7 @@ class Selection:
 
 
 class Tail(Protocol):
-    """Where a following tap reads: ``streams.archive.scan.LogTail``."""
+    """Where a following tap reads: ``streams.log.reader.LogTail``."""
 
     def read(self, timeout_s: float) -> list[Record]:
         """What was added since the last call; ``[]`` when nothing came in time."""

@@ -29,8 +29,8 @@ from commands.options import ConfigFile, Overrides, RunName, Runs, console
 from commands.report import page, panels, tiles
 from streams.archive.segments import ArchiveLog, partitions_in
 from streams.log.kafka import KafkaLog
-from streams.log.observer import Observer
 from streams.log.port import LogUnavailable
+from streams.log.reader import EventReader
 from streams.log.topics import partitions_of
 
 MOST_POLLS = 50
@@ -65,7 +65,7 @@ class RunSource:
         run_id: the run; ``None`` takes the one that started last.
     """
 
-    def __init__(self, observer: Callable[[], Observer], run_id: str | None) -> None:
+    def __init__(self, observer: Callable[[], EventReader], run_id: str | None) -> None:
         self._observer = observer()
         self._asked_for = run_id
         self._runs = LogIndex()
@@ -95,10 +95,10 @@ def archive_source(name: str | None, runs: Path) -> RunSource:
     """
     folder = find_run(name, runs)
 
-    def observer() -> Observer:
+    def observer() -> EventReader:
         held = partitions_in(folder.archive)
         partitions = {topic: held.get(topic, 1) for topic in FACT_TOPICS}
-        return Observer(ArchiveLog(folder.archive, partitions), FACT_TOPICS, partitions)
+        return EventReader(ArchiveLog(folder.archive, partitions), FACT_TOPICS, partitions)
 
     return RunSource(observer, folder.run_id)
 
@@ -112,7 +112,7 @@ def kafka_source(name: str | None, config: RunConfig) -> RunSource:
     if not config.kafka.bootstrap_servers:
         raise ConfigError("kafka.bootstrap_servers is empty; give it, or leave --kafka out to read an archive")
     connection = config.kafka.connection()
-    return RunSource(lambda: Observer(KafkaLog(connection), FACT_TOPICS, partitions_of(connection)), name)
+    return RunSource(lambda: EventReader(KafkaLog(connection), FACT_TOPICS, partitions_of(connection)), name)
 
 
 def panels_html(facts: RunIndex, trouble: str) -> str:

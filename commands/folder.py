@@ -13,7 +13,7 @@ from analysis.index import RunIndex
 from commands.config import ConfigError, RunConfig, validated
 from schemas import TOPICS
 from streams.archive.segments import ArchiveLog
-from streams.log.observer import Observer
+from streams.log.reader import EventReader
 
 FACT_TOPICS = tuple(topic for topic in TOPICS if topic != "trajectories")
 """Topics of everything but bodies."""
@@ -99,7 +99,7 @@ class RunFolder:
         """Every fact of the run that its archive holds."""
         archive = ArchiveLog(self.archive)
         topics = [topic for topic in FACT_TOPICS if topic in archive.partitions]
-        return RunIndex().add(Observer(archive, topics, archive.partitions, self.run_id).catch_up())
+        return RunIndex().add(EventReader(archive, topics, archive.partitions, self.run_id).catch_up())
 
     def lock(self) -> IO:
         """Hold the run for this process; the file is released when it is closed.

@@ -21,8 +21,8 @@ from schemas import TOPICS, Event
 from schemas.events import RunStarted, StepCompleted
 from streams.archive.index import require_whole
 from streams.archive.segments import ArchiveLog
-from streams.log.observer import Observer
 from streams.log.port import partition_counts
+from streams.log.reader import EventReader
 
 ASIDE = ".forking"
 EMBEDDED = ("kafka.bootstrap_servers", "")
@@ -72,7 +72,7 @@ def events_of(folder: RunFolder) -> list[Event]:
     require_whole(folder.archive)
     archive = ArchiveLog(folder.archive)
     topics = [topic for topic in TOPICS if topic in archive.partitions]
-    events = Observer(archive, topics, archive.partitions, folder.run_id).catch_up()
+    events = EventReader(archive, topics, archive.partitions, folder.run_id).catch_up()
     if not any(isinstance(event, RunStarted) for event in events):
         raise ConfigError(f"{folder.archive} holds no RunStarted of run {folder.run_id}: there is nothing to read yet")
     return events

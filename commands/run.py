@@ -23,8 +23,8 @@ from commands.roles.fleet import BrokerLost, Fleet
 from commands.status import View, epochs_table, summary_table
 from streams.log.kafka import KafkaLog
 from streams.log.lag import LagMeter
-from streams.log.observer import Observer
 from streams.log.port import LogUnavailable, Place
+from streams.log.reader import EventReader
 from streams.log.topics import partitions_of
 from streams.pool.keeper import INPUT_TOPICS
 
@@ -106,7 +106,7 @@ def see_through(fleet: Fleet, run_id: str, view: View, resume: bool) -> None:
 def follow(fleet: Fleet, run_id: str, view: View) -> None:
     """Show events as they come until the trainer has finished."""
     partitions, log = partitions_of(fleet.connection), KafkaLog(fleet.connection)
-    reader = Observer(log, FACT_TOPICS, partitions, run_id)
+    reader = EventReader(log, FACT_TOPICS, partitions, run_id)
     inputs = [Place(topic, number) for topic in INPUT_TOPICS for number in range(partitions[topic])]
     meter = LagMeter(fleet.connection, fleet.connection.full_name("pool"), inputs)
     facts, lag, asked_at = RunIndex(), None, 0.0

@@ -14,12 +14,13 @@ from commands.config import ConfigError, load_config
 from commands.folder import RunFolder, find_run
 from schemas import TOPICS, Event
 from schemas.events import RunStarted
-from streams.archive.scan import LogTail, scan_archive, scan_log, scanned
+from streams.archive.scan import scan_archive, scan_log, scanned
 from streams.archive.segments import ArchiveLog, partitions_in
 from streams.log.connection import Connection
 from streams.log.discovery import existing, partitions_on, sized
 from streams.log.kafka import KafkaLog
 from streams.log.port import Log, Record
+from streams.log.reader import LogTail
 
 ADDRESS = re.compile(r"[\w.\-\[\]:]+:\d+(,[\w.\-\[\]:]+:\d+)*")
 FACTS = tuple(topic for topic in TOPICS if topic not in ("trajectories", "dead-letters"))

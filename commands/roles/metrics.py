@@ -29,8 +29,8 @@ from streams.health import PORT, HealthServer, serve_if_asked
 from streams.log.connection import Connection
 from streams.log.kafka import KafkaLog
 from streams.log.lag import LagMeter
-from streams.log.observer import Observer
 from streams.log.port import LogUnavailable, Place, now_ms
+from streams.log.reader import EventReader
 from streams.log.topics import partitions_of
 from streams.pool.keeper import INPUT_TOPICS
 
@@ -183,7 +183,7 @@ def follow(connection: Connection, board: RunBoard, stopping: Callable[[], bool]
     """Keep the board up to date until told to stop; a broker that is away is waited for."""
     partitions = partitions_of(connection)
     log = KafkaLog(connection)
-    observer = Observer(log, FACT_TOPICS, partitions)
+    observer = EventReader(log, FACT_TOPICS, partitions)
     inputs = [Place(topic, number) for topic in INPUT_TOPICS for number in range(partitions[topic])]
     meter, asked_at_s = LagMeter(connection, "rods-pool", inputs), 0.0
     while not stopping():

@@ -23,8 +23,8 @@ from schemas.events import RunFinished, RunOutcome, RunStarted, StepCompleted
 from streams.archive.journal import Journal, JournaledLog
 from streams.log.connection import Connection
 from streams.log.kafka import KafkaLog
-from streams.log.observer import Observer
 from streams.log.port import Log, LogUnavailable
+from streams.log.reader import EventReader
 from streams.log.topics import ensure_topics, partitions_of
 from streams.processes import end_with_parent
 from trainer.curriculum import end_of_run
@@ -153,7 +153,7 @@ def tell_end(connection: Connection, run_id: str, outcome: RunOutcome, reason: s
     """
     log = KafkaLog(connection)
     try:
-        events = Observer(log, ("runs", "steps"), partitions_of(connection), run_id).catch_up()
+        events = EventReader(log, ("runs", "steps"), partitions_of(connection), run_id).catch_up()
         words = [event for event in events if isinstance(event, RunStarted | RunFinished)]
         if not words or isinstance(words[-1], RunFinished):
             return

@@ -20,10 +20,10 @@ from schemas.registry import RegistryUnavailable, SchemaRefused
 from streams.health import serve_if_asked
 from streams.log.connection import Connection
 from streams.log.kafka import KafkaLog
-from streams.log.observer import Observer
 from streams.log.port import LogUnavailable
+from streams.log.reader import EventReader
 from streams.log.topics import partitions_of
-from streams.pool.membership import Membership, PlacedReader
+from streams.pool.membership import Membership
 from synthesizer.backends import backend_named
 from synthesizer.book import TaskBook
 from synthesizer.service import SIGNALS, TOPICS, SynthesisService
@@ -60,7 +60,7 @@ def serve(process: Process) -> int:
     config, partitions, run_id = process.config, partitions_of(process.connection), process.folder.run_id
     held_out = [task for split in ("val", "test") for task in load_tasks(split, config.tasks.environment)]
     log, reading = process.producer("synthesizer"), KafkaLog(process.connection)
-    reader = PlacedReader(reading, TOPICS, partitions, run_id, "synthesizer", placed_topic=SIGNALS)
+    reader = EventReader(reading, TOPICS, partitions, run_id, "synthesizer", placed_topic=SIGNALS)
     group, takes_all = f"{config.synthesis.group}-{run_id}", config.synthesis.consumer == "assign"
     member = Membership(process.connection, group, SIGNALS, partitions[SIGNALS], takes_all)
 
@@ -105,7 +105,7 @@ class ServedRuns:
             LogUnavailable, RegistryUnavailable, SchemaRefused: broker or registry failed one of the runs.
         """
         log = KafkaLog(self._connection)
-        observer = Observer(log, ("runs",), partitions_of(self._connection))
+        observer = EventReader(log, ("runs",), partitions_of(self._connection))
         try:
             self.hear(observer.catch_up())
             while not self._stop.is_set():

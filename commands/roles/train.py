@@ -31,7 +31,6 @@ from schemas import HELDOUT, Event, make
 from schemas.events import RunOutcome, RunStarted, StageStarted, StepCompleted, Task, TaskSeeded
 from streams.health import serve_if_asked
 from streams.log.kafka import KafkaLog
-from streams.log.observer import Observer
 from streams.log.port import LogUnavailable
 from streams.log.reader import EventReader
 from streams.log.topics import partitions_of
@@ -206,7 +205,7 @@ def work(process: Process) -> RunOutcome:
         closing.callback(producer.close)
         log = TrackedLog(producer, opened(trainer.trackers, folder.path, run_id, json.loads(config.as_json())))
         closing.callback(log.close)
-        events = Observer(reading, ("runs", "tasks"), partitions, run_id).catch_up()
+        events = EventReader(reading, ("runs", "tasks"), partitions, run_id).catch_up()
         heard = {event.event_id: event for event in events}
         own = SamplingFormat.of(policy.template, policy.tokenizer, tool_schema_hash(tasks))
         first = opening(process, policy, own, tasks)

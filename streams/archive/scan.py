@@ -6,14 +6,14 @@ a dead letter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from schemas import BY_NAME, Event, Undecodable, as_record
 from schemas.plain_records import plain_record
 from streams.archive.segments import blocks_of, partitions_in, record_of, segments
-from streams.log.port import Log, LogGap, LogUnavailable, Place, Record, advanced, beginning
+from streams.log.port import Log, LogGap, LogUnavailable, Place, Record, advanced
 from streams.log.reader import event_of
 
 SILENCE_S = 30.0
@@ -105,27 +105,3 @@ def scan_log(log: Log, topics: Iterable[str]) -> Iterator[Record]:
             raise LogUnavailable(f"no record for {SILENCE_S:.0f} s, still behind: read {cursor} of {ends}")
         cursor = advanced(cursor, records)
         yield from (record for record in records if record.offset < ends[record.place])
-
-
-class LogTail:
-    """Some topics of any log, from the beginning on, as they grow.
-
-    Args:
-        log: only read.
-        topics: topic names.
-        partitions: number of partitions by topic.
-    """
-
-    def __init__(self, log: Log, topics: Iterable[str], partitions: Mapping[str, int]) -> None:
-        self._log = log
-        self._cursor = beginning(topics, partitions)
-
-    def read(self, timeout_s: float) -> list[Record]:
-        """What was added since the last call; ``[]`` when nothing came in time.
-
-        Raises:
-            LogUnavailable, LogGap: the log cannot be read.
-        """
-        records = self._log.read(self._cursor, timeout_s=timeout_s)
-        self._cursor = advanced(self._cursor, records)
-        return records

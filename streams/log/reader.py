@@ -1,7 +1,7 @@
-"""Follows topics of one run: decoded events in log order, each once, broken records dead-lettered.
+"""Follows topics: decoded events in log order. This is the one way in which a process hears events.
 
-This is the one way in which a process hears events. A record that cannot be decoded, or that lies on a topic
-where its type does not belong, is written to ``dead-letters``, and reading goes on.
+A record that cannot be decoded, or that lies on a topic where its type does not belong, never ends the reading: who takes part
+in a run writes it to ``dead-letters``, who only looks counts it.
 """
 
 from __future__ import annotations
@@ -74,16 +74,52 @@ def dead_letter(record: Record, error: Undecodable, run_id: str, consumer: str) 
     )
 
 
-class EventReader:
-    """Events of one run from some topics.
+class LogTail:
+    """Records of some topics, from the beginning on, as they grow.
 
     Args:
-        log: where to read, and where dead letters go.
+        log: where to read.
         topics: topic names without prefix.
         partitions: number of partitions by topic.
-        run_id: only events of this run are returned; ``None`` returns all.
-        consumer: name under which dead letters are written.
         cursor: where to start; the beginning if not given.
+
+    Attributes:
+        cursor: the next offset of every partition.
+    """
+
+    def __init__(
+        self, log: Log, topics: Iterable[str], partitions: Mapping[str, int], cursor: Mapping[Place, int] | None = None
+    ) -> None:
+        self._log, self.topics = log, tuple(topics)
+        self.cursor: dict[Place, int] = {**beginning(self.topics, partitions), **(cursor or {})}
+
+    def read(self, timeout_s: float) -> list[Record]:
+        """What was added since the last call; ``[]`` when nothing came in time.
+
+        Raises:
+            LogUnavailable, LogGap: the log cannot be read.
+        """
+        records = self._log.read(self.cursor, timeout_s=timeout_s)
+        self.cursor = advanced(self.cursor, records)
+        return records
+
+
+class EventReader(LogTail):
+    """Events of some topics in log order, in one of two ways.
+
+    A *consumer* takes part in a run: it hears each event once, and what it cannot read it writes to the dead letters. One
+    without that name only looks: it writes nothing, counts what it cannot read, and hears repetitions too.
+
+    Args:
+        log, topics, partitions, cursor: see :class:`LogTail`.
+        run_id: only events of this run are returned; ``None`` returns all.
+        consumer: name under which dead letters are written; empty to only look.
+        placed_topic: topic whose events' places are remembered.
+
+    Attributes:
+        num_duplicates: repetitions that were left out.
+        num_broken: records that are no events.
+        placed: event_id to (partition, offset), for events of ``placed_topic``.
     """
 
     def __init__(
@@ -91,28 +127,20 @@ class EventReader:
         log: Log,
         topics: Iterable[str],
         partitions: Mapping[str, int],
-        run_id: str | None,
-        consumer: str,
+        run_id: str | None = None,
+        consumer: str = "",
         cursor: Mapping[Place, int] | None = None,
+        placed_topic: str = "",
     ) -> None:
-        self._log = log
-        self._topics = tuple(topics)
-        self._run_id = run_id
-        self._consumer = consumer
+        super().__init__(log, topics, partitions, cursor)
+        self._run_id, self._consumer, self._placed_topic = run_id, consumer, placed_topic
         self._seen: set[str] = set()
-        self.cursor: dict[Place, int] = {**beginning(self._topics, partitions), **(cursor or {})}
-        self.num_duplicates = 0
-        self.num_dead_letters = 0
+        self.num_duplicates = self.num_broken = 0
+        self.placed: dict[str, tuple[int, int]] = {}
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """The next events in order; ``[]`` when none came in time.
-
-        Raises:
-            LogUnavailable: the log cannot be reached.
-        """
-        records = self._log.read(self.cursor, timeout_s=timeout_s)
-        self.cursor = advanced(self.cursor, records)
-        return list(self._events(records))
+        """The next events in order; ``[]`` when none came in time. Raises as :meth:`read`."""
+        return list(self._events(self.read(timeout_s)))
 
     def catch_up(self, deadline_s: float = 60.0) -> list[Event]:
         """Every event up to the end that the log has now.
@@ -120,19 +148,16 @@ class EventReader:
         Raises:
             LogUnavailable: the end was not reached within the deadline.
         """
-        ends = self._log.end_offsets(self._topics)
-        give_up = time.monotonic() + deadline_s
+        ends = self._log.end_offsets(self.topics)
+        give_up_s = time.monotonic() + deadline_s
         events: list[Event] = []
-        while any(self.cursor[place] < end for place, end in ends.items()):
+        while behind := {place: end for place, end in ends.items() if self.cursor[place] < end}:
             before = self.cursor
             events += self.poll(0.5)
-            if self.cursor == before and time.monotonic() > give_up:
-                behind = {
-                    f"{p.topic}-{p.partition}": f"{self.cursor[p]} of {end}"
-                    for p, end in ends.items()
-                    if self.cursor[p] < end
-                }
-                raise LogUnavailable(f"{self._consumer}: no progress for {deadline_s:.0f} s, still behind at {behind}")
+            if self.cursor == before and time.monotonic() > give_up_s:
+                at = {f"{p.topic}-{p.partition}": f"{self.cursor[p]} of {end}" for p, end in behind.items()}
+                who = self._consumer or f"reader of {', '.join(self.topics)}"
+                raise LogUnavailable(f"{who}: no progress for {deadline_s:.0f} s, still behind at {at}")
         return events
 
     def _events(self, records: Iterable[Record]) -> Iterator[Event]:
@@ -140,13 +165,17 @@ class EventReader:
             try:
                 event = event_of(record)
             except Undecodable as error:
-                self.num_dead_letters += 1
-                self._log.append([dead_letter(record, error, self._run_id or "", self._consumer)])
+                self.num_broken += 1
+                if self._consumer:
+                    self._log.append([dead_letter(record, error, self._run_id or "", self._consumer)])
                 continue
-            if self._run_id is not None and event.run_id != self._run_id:
+            if self._run_id not in (None, event.run_id):
                 continue
-            if event.event_id in self._seen:
+            if self._consumer and event.event_id in self._seen:
                 self.num_duplicates += 1
                 continue
-            self._seen.add(event.event_id)
+            if self._consumer:
+                self._seen.add(event.event_id)
+            if record.topic == self._placed_topic:
+                self.placed.setdefault(event.event_id, (record.partition, record.offset))
             yield event

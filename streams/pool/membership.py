@@ -7,38 +7,14 @@ the moment they are assigned, so a slow consumer is never thrown out and its bac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from schemas import Event
 from streams.log.connection import Connection
-from streams.log.port import LogUnavailable, Record
-from streams.log.reader import EventReader
+from streams.log.port import LogUnavailable
 
 COMMIT_PATIENCE_S = 10.0
-
-
-class PlacedReader(EventReader):
-    """An event reader that also remembers where each event of one topic lies.
-
-    Attributes:
-        placed: event_id to (partition, offset), for events of ``placed_topic``.
-    """
-
-    placed_topic = ""
-
-    def __init__(self, *args: object, placed_topic: str, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)
-        self.placed_topic = placed_topic
-        self.placed: dict[str, tuple[int, int]] = {}
-
-    def _events(self, records: Iterable[Record]) -> Iterator[Event]:
-        for record in records:
-            for event in super()._events((record,)):
-                if record.topic == self.placed_topic:
-                    self.placed.setdefault(event.event_id, (record.partition, record.offset))
-                yield event
 
 
 class Membership:

@@ -84,7 +84,7 @@ def test_an_open_dead_letter_is_unhealthy_and_a_redriven_one_is_settled(said: li
     log.append_raw(Record("steps", 0, -1, 1, b"run-1", encode(group)))
     reader = EventReader(log, ("steps",), PARTITIONS, RUN, "pool")
     reader.poll(0.0)
-    assert reader.num_dead_letters == 1
+    assert reader.num_broken == 1
     before = checked(log)
     (letter,) = before.open_letters()
     assert (

@@ -22,12 +22,12 @@ from analysis.tap import (
 )
 from schemas import TOPICS, Event
 from schemas.events import BoundaryDetected, RolloutGroupCompleted
-from streams.archive.scan import LogTail, Scanned, scan_log
+from streams.archive.scan import Scanned, scan_log
 from streams.archive.segments import ArchiveLog, segments
 from streams.log.connection import Connection
 from streams.log.kafka import KafkaLog
 from streams.log.port import Log, LogGap, MemoryLog, Place, Record
-from streams.log.reader import event_of
+from streams.log.reader import LogTail, event_of
 from streams.log.topics import partitions_of
 from tests.streams.building import run_started
 from tests.streams.recorded import PARTITIONS, T0_MS, body, run_log

@@ -25,8 +25,8 @@ from commands.folder import RunFolder
 from schemas import TOPICS
 from streams.log.connection import Connection
 from streams.log.kafka import KafkaLog
-from streams.log.observer import Observer
 from streams.log.port import LogUnavailable
+from streams.log.reader import EventReader
 from streams.log.topics import partitions_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -182,7 +182,7 @@ class Watcher(threading.Thread):
     def _follow(self, address: str) -> None:
         connection = Connection(address, True)
         log = KafkaLog(connection, broker_silence_s=2.0)
-        observer = Observer(log, TOPICS, partitions_of(connection))
+        observer = EventReader(log, TOPICS, partitions_of(connection))
         try:
             while not self._over and self._address == address and self._open:
                 for event in observer.poll(0.2):

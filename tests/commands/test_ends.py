@@ -28,8 +28,8 @@ from streams.archive.scan import scanned
 from streams.log.connection import Connection
 from streams.log.embedded_broker import EmbeddedBroker
 from streams.log.kafka import KafkaLog
-from streams.log.observer import Observer
 from streams.log.port import as_record, partition_counts
+from streams.log.reader import EventReader
 from streams.log.topics import ensure_topics, partitions_of
 from streams.pool.pool import fold, initial
 from streams.processes import Child
@@ -134,7 +134,7 @@ def test_a_run_that_cannot_be_served_is_named_whatever_the_reason_and_the_others
 def words(connection: Connection, run_id: str) -> list[str]:
     """Starts and ends of a run as the log has them."""
     log = KafkaLog(connection)
-    events: list[Event] = Observer(log, ("runs",), partitions_of(connection), run_id).catch_up()
+    events: list[Event] = EventReader(log, ("runs",), partitions_of(connection), run_id).catch_up()
     log.close()
     known = [event for event in events if isinstance(event, RunStarted | RunFinished)]
     return ["started" if isinstance(event, RunStarted) else event.outcome.value for event in known]

@@ -197,7 +197,7 @@ def test_a_reader_dead_letters_the_future_once_and_reads_on(change: str) -> None
     log.append_raw(Record("rollouts", 0, -1, 9, RUN.encode(), FUTURE[change]))
     log.append([group("a", 1, [1.0])])
     reader = EventReader(log, ("rollouts",), {"rollouts": 1}, RUN, "test")
-    assert [event.task_id for event in reader.poll(0.0)] == ["a"] and reader.num_dead_letters == 1
+    assert [event.task_id for event in reader.poll(0.0)] == ["a"] and reader.num_broken == 1
     assert log.end_offsets(["dead-letters"]) == {("dead-letters", 0): 1}
 
 

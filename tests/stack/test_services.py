@@ -22,7 +22,6 @@ from schemas.events import BoundaryDetected, EpochPlanned, SynthesisFailed, Task
 from streams.archive.segments import ArchiveLog
 from streams.health import PORT
 from streams.log.kafka import KafkaLog
-from streams.log.observer import Observer
 from streams.log.port import beginning
 from streams.log.reader import EventReader
 from streams.log.topics import partitions_of
@@ -136,7 +135,7 @@ def test_the_archive_is_whole_and_needs_no_registry(
     assert stack.children["archiver"].exit_code == 0, stack.children["archiver"].last_words()
     monkeypatch.delenv(schema_registry.URL)
     archive = ArchiveLog(stack.archive)
-    events = Observer(archive, ALL_TOPICS, archive.partitions, RUN_ID).catch_up()
+    events = EventReader(archive, ALL_TOPICS, archive.partitions, RUN_ID).catch_up()
     assert {event.event_id for event in events} == {event.event_id for event in heard}
     assert len(report_html(RunIndex().add(events))) > 20_000
     record = archive.read(beginning(("runs",), archive.partitions), max_records=1, timeout_s=0.0)[0]

@@ -10,12 +10,13 @@ import pytest
 
 from streams.archive.archiver import mirror, restore
 from streams.archive.blocks import HEADER_BYTES, spans_of
-from streams.archive.scan import LogTail, scan_archive
+from streams.archive.scan import scan_archive
 from streams.archive.segments import ArchiveLog, segments
 from streams.log.connection import Connection
 from streams.log.embedded_broker import EmbeddedBroker
 from streams.log.kafka import KafkaLog
 from streams.log.port import LogGap, LogUnavailable, Place, Record, beginning
+from streams.log.reader import LogTail
 from streams.log.topics import ensure_topics, partitions_of
 from streams.pool.refold import fold_archive
 from tests.streams.test_log_contract import batches

@@ -150,7 +150,7 @@ def test_a_record_that_fills_a_topic_is_dead_lettered_with_its_beginning_and_rea
     log.append_raw(Record("tasks", 0, -1, 3, b"k", b"small junk"))
     for name in ("reader", "a reader that comes later"):
         reader = EventReader(KafkaLog(connection), ["tasks"], partitions_of(connection), "r", name)
-        assert reader.catch_up() == [] and reader.num_dead_letters == 3
+        assert reader.catch_up() == [] and reader.num_broken == 3
     letters = EventReader(log, ["dead-letters"], partitions_of(connection), None, "test").catch_up()
     first, second, third = letters
     assert (second.num_value_bytes, second.value_sha256) == (len(junk), hashlib.sha256(junk).hexdigest())

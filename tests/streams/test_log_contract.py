@@ -139,7 +139,7 @@ def test_a_reader_gives_each_event_once_and_dead_letters_what_it_cannot_use(log:
     log.append([*good, *good, *batches(2, "other-run")])
     reader = EventReader(log, ["batches"], PARTITIONS, "run", "test")
     assert [event.step for event in reader.catch_up()] == [0, 1, 2]
-    assert (reader.num_duplicates, reader.num_dead_letters) == (3, 3)
+    assert (reader.num_duplicates, reader.num_broken) == (3, 3)
     letters = [decode(record.value) for record in read_all(log, "dead-letters", 3)]
     assert [letter.reason.value for letter in letters] == ["undecodable", "undecodable", "wrong_topic"]
     assert letters[0].value == b"no avro" and letters[0].topic == "batches" and letters[0].offset == 0
