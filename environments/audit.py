@@ -258,16 +258,3 @@ def shared_configurations(tasks: Sequence[Task], held_out_ids: frozenset[str]) -
 def _config_digest(task: Task) -> str:
     text = json.dumps([task.category.value, json.loads(task.initial_config_json)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def turn_count_findings(counts: Mapping[str, tuple[int, int]]) -> list[Finding]:
-    """Records of a data set whose questions and answers differ in number.
-
-    Args:
-        counts: by task id, the number of user turns and the number of reference turns.
-    """
-    return [
-        Finding(task_id, -1, Kind.TURN_COUNT, "", f"{asked} user turns but {answered} reference turns")
-        for task_id, (asked, answered) in counts.items()
-        if asked != answered
-    ]

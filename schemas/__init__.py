@@ -3,7 +3,7 @@
 from schemas.catalogue import BY_NAME, CATALOGUE, HELDOUT, SPREAD_TOPICS, TOPICS
 from schemas.codec import InvalidEvent, Undecodable, UnknownSchema, as_record, decode, encode
 from schemas.events import EVENTS, Event
-from schemas.identity import content_hash, event_id, make
+from schemas.identity import event_id, make
 
 __all__ = [
     "BY_NAME",
@@ -17,7 +17,6 @@ __all__ = [
     "Undecodable",
     "UnknownSchema",
     "as_record",
-    "content_hash",
     "decode",
     "encode",
     "event_id",

@@ -26,11 +26,6 @@ def event_id(run_id: str, name: str, *identity: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def content_hash(text: str) -> str:
-    """SHA-256 of a text as 64 hex digits."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 @cache
 def _field_names(cls: type) -> frozenset[str]:
     return frozenset(field.name for field in fields(cls))

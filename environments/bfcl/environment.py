@@ -32,10 +32,6 @@ class BfclEnvironment:
         """Tasks of ``train`` (400), ``val`` (100), ``test`` (300) or ``all`` (800), by category, then by index."""
         return tasks.load(split)
 
-    def turn_counts(self) -> Mapping[str, tuple[int, int]]:
-        """Per task id of the raw data, the number of user turns and of reference turns; for the audit."""
-        return tasks.turn_counts()
-
     def tools(self, task: Task) -> Mapping[str, ToolSchema]:
         """Every function of the task's classes, in class order, then by name, without the excluded ones."""
         return _tools(task.involved_classes, task.excluded_functions, simulators.plan_of(task).has_text_ticket_ids)

@@ -47,15 +47,6 @@ def load(split: str) -> tuple[Task, ...]:
     return tuple(_category(category)[index] for category in Category for index in indices)
 
 
-def turn_counts() -> Mapping[str, tuple[int, int]]:
-    """Per task id of the raw records, the number of user turns and of reference turns."""
-    counts = {}
-    for category in Category:
-        questions, answers = _records(category)
-        counts.update({record["id"]: (len(record["question"]), len(answers[record["id"]])) for record in questions})
-    return counts
-
-
 def _records(category: Category) -> tuple[list[dict], dict[str, list]]:
     name = f"BFCL_v4_multi_turn_{category.value}.json"
     return json_lines(name), {record["id"]: record["ground_truth"] for record in json_lines("possible_answer", name)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from environments.audit import AuditReport, Kind, audit, audit_task, turn_count_findings
+from environments.audit import AuditReport, Finding, Kind, audit, audit_task
 from environments.execution import make_call
 from environments.registry import environment, load_tasks
 from schemas.events import Turn
@@ -83,13 +83,6 @@ def test_a_configuration_on_both_sides_of_the_split_is_found():
     assert {"multi_turn_miss_func_33", "multi_turn_miss_func_133"} <= unused
 
 
-def test_records_with_unequal_turns_are_found():
-    found = turn_count_findings({"a": (3, 3), "b": (5, 6)})
-    assert [(finding.task_id, finding.kind) for finding in found] == [("b", Kind.TURN_COUNT)]
-    assert "5 user turns but 6" in found[0].detail
-    assert turn_count_findings(BFCL.turn_counts()) == []
-
-
 def test_a_report_counts_tasks_not_findings():
-    findings = (*turn_count_findings({"a": (1, 2)}), *turn_count_findings({"a": (1, 2)}))
+    findings = (Finding("a", -1, Kind.TURN_COUNT, "", "1 of 2"), Finding("a", -1, Kind.TURN_COUNT, "", "1 of 2"))
     assert AuditReport(5, findings).num_faulty_tasks == 1

@@ -7,7 +7,7 @@ use the same function to tell beforehand whether a rollout would still be fresh 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -47,11 +47,6 @@ def staleness(step: int, policy_version: int) -> int:
     (0, 2)
     """
     return step - 1 - policy_version
-
-
-def oldest_version(bodies: Iterable[TrajectoryRecorded]) -> int:
-    """The oldest weights that sampled any token of some rollouts; ``policy_version`` of a body already is its oldest."""
-    return min(body.policy_version for body in bodies)
 
 
 def may_begin(step: int, policy_version: int, bound: Bound) -> bool:
