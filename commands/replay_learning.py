@@ -210,5 +210,6 @@ def rewards(source: Source, report: Report, progress: Progress) -> None:
         report.skip("rewards", f"{error}; say where with --checkpoints")
         return
     bodies = Bodies(source.bodies(), source.run_id)
-    difference = rewards_again(view, bodies, EpisodeMaker(policy.template.parser), lambda: progress.advance(task))
+    new_episode, share = EpisodeMaker(policy.template.parser), source.config.pool.min_valid_frac
+    difference = rewards_again(view, bodies, new_episode, lambda: progress.advance(task), share)
     report.set("rewards", difference, len(view.groups))

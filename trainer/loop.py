@@ -130,7 +130,7 @@ def _rollouts(setup: TrainerSetup, view: RunView, plan: BatchPlanned) -> list[Ro
     how = (setup.sampler, setup.sampling, setup.new_episode, partial(setup.on_progress, "rollouts"))
     trajectories = play_batch(plan, view.tasks, setup.config.group_size, *how, setup.by(plan.step - 1))
     setup.say(view, [body for body in trajectories if body.trajectory_id not in view.trajectories])
-    groups = groups_of(plan, [view.trajectories[body.trajectory_id] for body in trajectories])
+    groups = groups_of(plan, [view.trajectories[body.trajectory_id] for body in trajectories], setup.min_valid_frac)
     setup.say(view, [group for group in groups if (plan.step, group.task_id) not in view.groups])
     return [view.groups[plan.step, group.task_id] for group in groups]
 

@@ -16,7 +16,7 @@ from streams.log.reader import EventReader
 from trainer.config import TrainerConfig
 from trainer.evaluation import Suite
 from trainer.rollouts.episodes import NewEpisode
-from trainer.rollouts.groups import PlayedBy
+from trainer.rollouts.groups import MIN_VALID_FRAC, PlayedBy
 from trainer.rollouts.sampler import Sampler, SamplingParams
 from trainer.rollouts.staleness import Bound
 from trainer.update.engine import Engine
@@ -48,6 +48,7 @@ class PlayerSetup:
         format_hash: Hash of template, tokenizer and tool schemas; rollouts of another format are left out.
         stop_ids: Token ids that end a message; recorded with every rollout.
         max_steps: Last step of the run; 0 where only the epochs end it.
+        min_valid_frac: Share of the rollouts of a group that must be valid for it to be learned from.
     """
 
     run_id: str
@@ -61,6 +62,7 @@ class PlayerSetup:
     format_hash: str = ""
     stop_ids: frozenset[int] = frozenset()
     max_steps: int = 0
+    min_valid_frac: float = MIN_VALID_FRAC
 
     @property
     def sampling(self) -> SamplingParams:

@@ -107,6 +107,7 @@ def setup_of(process: Process, log: Log, reading: Log, started: RunStarted, name
         name=name,
         config=config.trainer,
         max_steps=config.pool.max_steps,
+        min_valid_frac=config.pool.min_valid_frac,
         seed=config.run.seed,
         weights=of_worker(config, run_id, name, path, template, url),
         new_episode=EpisodeMaker(template.parser),

@@ -222,6 +222,7 @@ def work(process: Process) -> RunOutcome:
             seed=config.run.seed,
             config=trainer,
             max_steps=config.pool.max_steps,
+            min_valid_frac=config.pool.min_valid_frac,
             engine=engine,
             sampler=sampler,
             new_episode=EpisodeMaker(policy.template.parser),

@@ -8,8 +8,11 @@ import pytest
 from schemas import decode, encode, make
 from schemas.events import BatchPlanned, FinishReason, GroupStatus, RewardKind
 from schemas.packed import unpack_ids, unpack_logprobs, unpack_mask
+from streams.pool.boundary import evidence_of
+from streams.pool.settings import PoolConfig
 from tests.trainer.fake_vllm import FakeVllm
 from tests.trainer.toys import ToyEpisode, ToyTemplate, toy_model, toy_task
+from trainer.replay.playing import group_divergence
 from trainer.rollouts.episodes import UnplayableTask
 from trainer.rollouts.groups import (
     PlayedBy,
@@ -234,3 +237,16 @@ def test_a_rollout_that_no_record_can_hold_is_invalid_and_the_others_stay():
     assert [body.reward for body in bodies if body.task_id != "base_1"] == [
         body.reward for body in play() if body.task_id != "base_1"
     ]
+
+
+@pytest.mark.parametrize(
+    ("frac", "status"), [(0.25, GroupStatus.PARTIAL), (0.5, GroupStatus.FAILED), (0.3, GroupStatus.FAILED)]
+)
+def test_how_much_of_a_group_must_be_valid_is_what_the_pool_says(trajectories, frac, status):
+    plan = plan_of(("base_0",))
+    members = [t if t.rollout_index == 0 else replace(t, reward=None) for t in trajectories if t.task_id == "base_0"]
+    (group,) = groups_of(plan, members, frac)
+    assert group.status is status is group_status(1, 4, frac)
+    is_observation = evidence_of(group, PoolConfig(min_valid_frac=frac)) is not None
+    assert is_observation is (status is GroupStatus.PARTIAL)
+    assert group_divergence(group, by_id(members), frac) is None

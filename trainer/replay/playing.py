@@ -17,7 +17,7 @@ from streams.log.port import LogGap
 from trainer.replay.learning import Bodies
 from trainer.replay.opening import initial_policy
 from trainer.rollouts.episodes import EpisodeMaker, NewEpisode, UnplayableTask
-from trainer.rollouts.groups import group_status
+from trainer.rollouts.groups import MIN_VALID_FRAC, group_status
 from trainer.view import RunView
 
 
@@ -61,7 +61,9 @@ def reward_divergence(body: TrajectoryRecorded, task: Task, new_episode: NewEpis
     return None
 
 
-def group_divergence(group: RolloutGroupCompleted, bodies: Mapping[str, TrajectoryRecorded]) -> Divergence | None:
+def group_divergence(
+    group: RolloutGroupCompleted, bodies: Mapping[str, TrajectoryRecorded], min_valid_frac: float = MIN_VALID_FRAC
+) -> Divergence | None:
     """What a group says of its rollouts and its trajectories do not hold."""
     where = f"group {group.group_id} ({group.task_id}, step {group.step})"
     members = [bodies[body] for body in group.trajectory_ids]
@@ -87,7 +89,7 @@ def group_divergence(group: RolloutGroupCompleted, bodies: Mapping[str, Trajecto
     whole = (
         ("num_rollouts", group.num_rollouts, len(members)),
         ("num_valid", group.num_valid, num_valid),
-        ("status", group.status.value, group_status(num_valid, len(members)).value),
+        ("status", group.status.value, group_status(num_valid, len(members), min_valid_frac).value),
         (
             "policy_version",
             group.policy_version,
@@ -100,7 +102,11 @@ def group_divergence(group: RolloutGroupCompleted, bodies: Mapping[str, Trajecto
 
 
 def rewards_again(
-    view: RunView, bodies: Bodies, new_episode: NewEpisode, on_group: Callable[[], None] = lambda: None
+    view: RunView,
+    bodies: Bodies,
+    new_episode: NewEpisode,
+    on_group: Callable[[], None] = lambda: None,
+    min_valid_frac: float = MIN_VALID_FRAC,
 ) -> Divergence | None:
     """Play every recorded rollout again; the first difference, or ``None``.
 
@@ -112,7 +118,7 @@ def rewards_again(
         if task_id not in view.tasks:
             raise LogGap(f"the task {task_id} of step {step} is not in the log")
         held = bodies.take([group])
-        difference = group_divergence(group, held)
+        difference = group_divergence(group, held, min_valid_frac)
         for number in group.trajectory_ids:
             body = held[number]
             difference = (

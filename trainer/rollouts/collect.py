@@ -139,7 +139,7 @@ def closed_group(setup: TrainerSetup, view: RunView, plan: BatchPlanned, task_id
         if index not in come
     }
     members = [{**come, **missing}[index] for index in range(setup.config.group_size)]
-    return [*missing.values(), group_of(plan, task_id, members, CLOSING)]
+    return [*missing.values(), group_of(plan, task_id, members, CLOSING, min_valid_frac=setup.min_valid_frac)]
 
 
 def fullest_attempt(bodies: list[TrajectoryRecorded]) -> dict[int, TrajectoryRecorded]:

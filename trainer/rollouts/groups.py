@@ -24,12 +24,14 @@ from schemas.events import (
 )
 from schemas.packed import pack_ids, pack_logprobs, pack_mask, unpack_ids, unpack_logprobs, unpack_mask
 from streams.log.port import MAX_RECORD_BYTES
+from streams.pool.settings import PoolConfig
 from trainer.rollouts.episodes import NewEpisode, UnplayableTask
 from trainer.rollouts.sampler import OnProgress, Rollout, RolloutRequest, Sampler, SamplingParams
 from trainer.rollouts.staleness import staleness
 from trainer.update.advantage import as_rewards, group_advantages, has_no_signal
 from trainer.update.engine import TrainedSequence, UpdateBatch
 
+MIN_VALID_FRAC: float = PoolConfig.model_fields["min_valid_frac"].default
 MAX_BYTES_PER_TOKEN = 16
 MAX_BODY_BYTES = MAX_RECORD_BYTES - 500_000
 
@@ -185,21 +187,29 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def groups_of(plan: BatchPlanned, trajectories: Sequence[TrajectoryRecorded]) -> list[RolloutGroupCompleted]:
+def groups_of(
+    plan: BatchPlanned, trajectories: Sequence[TrajectoryRecorded], min_valid_frac: float = MIN_VALID_FRAC
+) -> list[RolloutGroupCompleted]:
     """One group event for each task of the plan, in plan order.
 
     Args:
         plan: the batch.
         trajectories: all bodies of the batch, in plan order and rollout order.
+        min_valid_frac: see :func:`group_status`.
     """
     members: dict[str, list[TrajectoryRecorded]] = {task_id: [] for task_id in plan.task_ids}
     for trajectory in trajectories:
         members[trajectory.task_id].append(trajectory)
-    return [group_of(plan, task_id, members[task_id]) for task_id in plan.task_ids]
+    return [group_of(plan, task_id, members[task_id], min_valid_frac=min_valid_frac) for task_id in plan.task_ids]
 
 
 def group_of(
-    plan: BatchPlanned, task_id: str, members: Sequence[TrajectoryRecorded], attempt: int = 0, worker: str = ""
+    plan: BatchPlanned,
+    task_id: str,
+    members: Sequence[TrajectoryRecorded],
+    attempt: int = 0,
+    worker: str = "",
+    min_valid_frac: float = MIN_VALID_FRAC,
 ) -> RolloutGroupCompleted:
     """The group event of one task.
 
@@ -209,6 +219,7 @@ def group_of(
         members: its K bodies in rollout order.
         attempt: which attempt ends here.
         worker: who ends it; empty for the trainer.
+        min_valid_frac: see :func:`group_status`.
     """
     rewards = tuple(member.reward for member in members)
     num_valid = sum(reward is not None for reward in rewards)
@@ -221,7 +232,7 @@ def group_of(
         epoch=plan.epoch,
         attempt=attempt,
         worker=worker,
-        status=group_status(num_valid, len(members)),
+        status=group_status(num_valid, len(members), min_valid_frac),
         policy_version=min(member.policy_version for member in members),
         num_rollouts=len(members),
         num_valid=num_valid,
@@ -234,11 +245,14 @@ def group_of(
     )
 
 
-def group_status(num_valid: int, num_rollouts: int) -> GroupStatus:
-    """completed if every rollout has a reward, failed if fewer than half have one, else partial."""
+def group_status(num_valid: int, num_rollouts: int, min_valid_frac: float = MIN_VALID_FRAC) -> GroupStatus:
+    """completed if every rollout has a reward, failed if fewer than ``min_valid_frac`` of them have one, else partial.
+
+    The share is that of the pool (``pool.min_valid_frac``), so that a group that is learned from is an observation too.
+    """
     if num_valid == num_rollouts:
         return GroupStatus.COMPLETED
-    return GroupStatus.FAILED if 2 * num_valid < num_rollouts else GroupStatus.PARTIAL
+    return GroupStatus.FAILED if num_valid < min_valid_frac * num_rollouts else GroupStatus.PARTIAL
 
 
 def rewards_of(group: RolloutGroupCompleted, kind: RewardKind) -> np.ndarray:

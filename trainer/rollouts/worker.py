@@ -206,5 +206,6 @@ class RolloutWorker:
             logger.info("step %d, %s: another attempt has ended it", *opening.key)
             return
         members = sorted(bodies, key=lambda body: body.rollout_index)
-        setup.log.append([group_of(opening.plan, opening.task_id, members, opening.attempt, setup.name)])
+        end = (members, opening.attempt, setup.name, setup.min_valid_frac)
+        setup.log.append([group_of(opening.plan, opening.task_id, *end)])
         self.num_groups += 1
