@@ -28,6 +28,10 @@ ENV_PREFIX = "RODS_"
 DEFAULT_FILE = Path(__file__).parent / "configs" / "default.toml"
 
 
+GONE = {("synthesis", "max_generation"): "pool.max_generation"}
+"""Settings of earlier versions, by section and name, and what decides now."""
+
+
 class ConfigError(ValueError):
     """A configuration that cannot be used; the text names each key and why."""
 
@@ -275,17 +279,22 @@ def load_config(file: Path | None, environment: Mapping[str, str], overrides: Se
             put(tree, name.removeprefix(ENV_PREFIX).lower().replace("__", "."), text)
     for key, text in assignments(overrides):
         put(tree, key, text)
+    for (section, name), now in GONE.items():
+        if name in tree.get(section, {}):
+            raise ConfigError(f"configuration from {path} cannot be used:\n  {section}.{name}: there is {now} instead")
     return validated(tree, str(path))
 
 
 def validated(tree: dict, source: str) -> RunConfig:
-    """The typed configuration of a tree.
+    """The typed configuration of a tree; settings that runs of earlier versions recorded and that are gone are passed over.
 
     Raises:
         ConfigError: one line per fault, with the key and the reason.
     """
+    gone = {section for section, _ in GONE} & tree.keys()
+    left = {s: {name: value for name, value in tree[s].items() if (s, name) not in GONE} for s in sorted(gone)}
     try:
-        return RunConfig.model_validate(tree)
+        return RunConfig.model_validate({**tree, **left})
     except ValidationError as error:
         lines = []
         for fault in error.errors():

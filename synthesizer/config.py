@@ -151,9 +151,6 @@ class SynthesisConfig(BaseModel):
     narrative_planning: bool = Field(True, description="Off: functions are drawn without a story. Ablation of RODS.")
     coherence_rewrite: bool = Field(True, description="Off: texts stay as written turn by turn. Ablation of RODS.")
     feedback: bool = Field(True, description="Off: no patches, no blocklist, no failure history. Ablation of RODS.")
-    max_generation: int = Field(
-        4, ge=1, description="Largest distance of a variant from its human ancestor. Not published; our choice."
-    )
     max_string_chars: int = Field(200, ge=1, description="Longest string argument, characters. Source: RODS gate 3.")
     max_list_items: int = Field(5, ge=1, description="Longest list argument, items. Source: RODS gate 3.")
     max_turns: int = Field(

@@ -119,10 +119,6 @@ async def _in_time(job: Job) -> Event:
 
 async def _attempts(job: Job) -> Event:
     failures = job.notebook.failures
-    if job.seed.generation >= job.config.max_generation:
-        detail = f"the seed is of generation {job.seed.generation}, variants stop at {job.config.max_generation}"
-        failures.append(Failure(SynthesisFailure.NO_PATTERN, detail))
-        return _failed(job)
     environment = environment_named(job.seed.task.environment)
     for number in range(job.config.max_attempts):
         attempt = Attempt(number, draw_seed(draw_key(job.signal), number), tuple(failures), job.notebook)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from cli import app
-from commands.config import ConfigError, RunConfig, load_config
+from commands.config import ConfigError, RunConfig, load_config, validated
 from commands.folder import RunFolder, RunInUse, find_run
 
 
@@ -47,6 +48,7 @@ def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> N
         ("pool.quota.base=-1", "pool.quota.base"),
         ("pool.zone_slack=0.5", "pool.zone_slack"),
         ("pool.max_steps=-1", "pool.max_steps"),
+        ("synthesis.max_generation=3", "synthesis.max_generation: there is pool.max_generation instead"),
         ("synthesis.deadline_s=inf", "synthesis.deadline_s: .*finite"),
         ("synthesis.llm.retry_wait_s=nan", "synthesis.llm.retry_wait_s: .*finite"),
         ("synthesis.min_plan_turns=9", "synthesis: .*min_plan_turns 9 is above"),
@@ -86,6 +88,12 @@ def test_a_stage_that_waits_for_held_out_reward_needs_an_evaluation(tmp_path: Pa
     assert load_config(file, {}, []).stages[0].name == "a"
     with pytest.raises(ConfigError, match="stage a: .*trainer.eval_rollouts is 0"):
         load_config(file, {}, ["trainer.eval_rollouts=0"])
+
+
+def test_a_run_of_an_earlier_version_opens_although_a_setting_of_it_is_gone() -> None:
+    recorded = json.loads(load_config(None, {}, []).as_json())
+    recorded["synthesis"]["max_generation"] = 4
+    assert validated(recorded, "RunStarted") == validated(json.loads(load_config(None, {}, []).as_json()), "RunStarted")
 
 
 def test_every_fault_is_named_at_once() -> None:

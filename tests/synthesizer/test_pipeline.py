@@ -107,11 +107,6 @@ def test_a_base_draft_for_another_category_is_augmented_before_the_gates():
     assert made.category is Category.MISS_FUNC and made.withheld_functions
 
 
-def test_a_seed_of_the_last_generation_gets_no_variant():
-    (event,) = outcome(Answering(GOOD), generation=CONFIG.max_generation)
-    assert event.failure is SynthesisFailure.NO_PATTERN and "generation 4" in event.detail
-
-
 def test_profile_modes_switch_between_silence_report_and_refusal():
     flat = drafted(
         replace(
