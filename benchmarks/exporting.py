@@ -14,7 +14,7 @@ import numpy as np
 from analysis.export import export_archive
 from analysis.tap import Selection
 from commands import tap
-from commands.source import Source
+from commands.source import LogSource
 from schemas import TOPICS, encode, make
 from schemas.events import Call, FinishReason, Message, MessageOutcome, TrajectoryRecorded
 from schemas.packed import pack_ids, pack_logprobs, pack_mask
@@ -90,7 +90,7 @@ def write_archive(root: Path, mebibytes: int) -> int:
 def tapped_s(archive: Path, to: Path) -> float:
     """Seconds in which a tap writes an archive's trajectories to one Parquet file."""
     sink = tap.ColumnSink("parquet", EVENT_TYPE, to, unpack=True)
-    source = Source("benchmark", ArchiveLog(archive), partitions_in(archive), archive)
+    source = LogSource("benchmark", ArchiveLog(archive), partitions_in(archive), archive)
     started = time.perf_counter()
     tap.write_columns(source, Selection((EVENT_TYPE,)), False, lambda: False, 0, sink)
     return time.perf_counter() - started

@@ -15,7 +15,7 @@ from analysis.checkup import NAMED, Checkup, redrive_record, redriven_event
 from analysis.index import LogIndex
 from commands.config import ConfigError
 from commands.options import AsJson, RunId, RunName, Runs, console
-from commands.source import Source, existing_broker, open_source, the_run
+from commands.source import LogSource, existing_broker, open_source, the_run
 from schemas import TOPICS
 from schemas.events import DeadLettered
 from streams.archive.index import verify
@@ -41,7 +41,7 @@ def doctor(
     return show(name, run_id, runs, to, as_json, console)
 
 
-def examine(source: Source, run_id: str) -> Checkup:
+def examine(source: LogSource, run_id: str) -> Checkup:
     """Read a whole log and count what is in it."""
     storage = [str(problem) for problem in verify(source.archive).problems] if source.archive else []
     log = LogIndex()

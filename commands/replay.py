@@ -13,7 +13,15 @@ from analysis.replay import Divergence, Repetition, unreadable_in
 from commands.config import ConfigError
 from commands.options import AsJson, RunName, Runs, console
 from commands.replay_report import DIFFERS, PARTS, SKIPPED, Report
-from commands.replay_source import BODIES, FACT_TOPICS, Origin, Source, origin_of, settings_divergence, source_of
+from commands.replay_source import (
+    BODIES,
+    FACT_TOPICS,
+    ReplayOrigin,
+    ReplaySource,
+    origin_of,
+    settings_divergence,
+    source_of,
+)
 from streams.log.port import LogGap
 
 
@@ -50,7 +58,9 @@ def parts_of(text: str) -> tuple[str, ...]:
     return tuple(part for part in PARTS if part in wanted)
 
 
-def replay(origin: Origin, asked: tuple[str, ...], checkpoints: Path | None, progress: Progress) -> tuple[str, Report]:
+def replay(
+    origin: ReplayOrigin, asked: tuple[str, ...], checkpoints: Path | None, progress: Progress
+) -> tuple[str, Report]:
     """Run the parts asked for, in order; the run's id and what was found.
 
     Raises:
@@ -75,7 +85,7 @@ def replay(origin: Origin, asked: tuple[str, ...], checkpoints: Path | None, pro
     return source.run_id, report
 
 
-def _repeat(part: str, source: Source, report: Report, progress: Progress) -> None:
+def _repeat(part: str, source: ReplaySource, report: Report, progress: Progress) -> None:
     """One part; damage of a topic it reads is a difference even if everything else is equal."""
     damage = damage_in(source.origin, FACT_TOPICS if part == "decisions" else (*FACT_TOPICS, BODIES))
     try:
@@ -91,7 +101,7 @@ def _repeat(part: str, source: Source, report: Report, progress: Progress) -> No
         report.set(part, damage, report.counts[part], report.notes[part])
 
 
-def damage_in(origin: Origin, topics: tuple[str, ...]) -> Divergence | None:
+def damage_in(origin: ReplayOrigin, topics: tuple[str, ...]) -> Divergence | None:
     """The first fault of the archive in some topics."""
     for fault in origin.damage:
         if fault.topic in topics:
@@ -102,7 +112,7 @@ def damage_in(origin: Origin, topics: tuple[str, ...]) -> Divergence | None:
     return None
 
 
-def decisions(source: Source, report: Report, progress: Progress) -> None:
+def decisions(source: ReplaySource, report: Report, progress: Progress) -> None:
     """Zones, signals, injections, retirements and batches."""
     if broken := unreadable_in(source.log):
         report.set("decisions", Divergence(broken[0].where, "unreadable record", str(broken[0].error), "-"), 0)

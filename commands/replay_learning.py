@@ -10,7 +10,7 @@ from analysis.fork import ForkMode
 from analysis.replay import Divergence
 from commands.config import ConfigError
 from commands.replay_report import DIFFERS, TOLERANCE, Report
-from commands.replay_source import Source
+from commands.replay_source import ReplaySource
 from commands.roles.train import installed_versions, policy_folder
 from streams.log.port import LogGap
 from trainer.policy.loading import tokenizer_digest
@@ -26,14 +26,14 @@ WEIGHT_TOLERANCE = 1e-4
 """Largest absolute difference of a weight that another machine may make."""
 
 
-def view_of(source: Source) -> RunView:
+def view_of(source: ReplaySource) -> RunView:
     """Everything the trainer heard, without bodies."""
     view = RunView()
     view.hear(item.event for item in source.run.scanned.values())
     return view
 
 
-def learning(source: Source, report: Report, progress: Progress) -> None:
+def learning(source: ReplaySource, report: Report, progress: Progress) -> None:
     """Every update from the recorded trajectories, from the recorded initial weights.
 
     Raises:
@@ -60,16 +60,16 @@ def learning(source: Source, report: Report, progress: Progress) -> None:
         judge(source, report, gaps)
 
 
-def _threads(source: Source) -> str:
+def _threads(source: ReplaySource) -> str:
     return f"{source.config.trainer.num_threads} torch thread(s)"
 
 
-def inherited_steps(source: Source) -> int:
+def inherited_steps(source: ReplaySource) -> int:
     """Steps that a continuing fork took over with their weights; 0 for a run of its own."""
     return source.started.forked_at_step if source.started.fork_mode == ForkMode.CONTINUE.value else 0
 
 
-def steps_of(source: Source, view: RunView, start: int) -> list[int]:
+def steps_of(source: ReplaySource, view: RunView, start: int) -> list[int]:
     """The steps to learn again: all behind those that were taken over.
 
     Raises:
@@ -83,7 +83,7 @@ def steps_of(source: Source, view: RunView, start: int) -> list[int]:
     return steps
 
 
-def start_divergence(source: Source, opened: Opened) -> Divergence | None:
+def start_divergence(source: ReplaySource, opened: Opened) -> Divergence | None:
     """What RunStarted says of the initial policy and the one at hand is not."""
     policy, started = opened.policy, source.started
     sides = (
@@ -103,7 +103,7 @@ def start_divergence(source: Source, opened: Opened) -> Divergence | None:
     return None
 
 
-def end_divergence(source: Source, view: RunView) -> Divergence | None:
+def end_divergence(source: ReplaySource, view: RunView) -> Divergence | None:
     """What RunFinished says of the last step and StepCompleted does not."""
     finished, last = source.run.finished, max(view.steps, default=0)
     if not source.run.pool.finished or not last:
@@ -131,7 +131,7 @@ def end_divergence(source: Source, view: RunView) -> Divergence | None:
 
 
 def updates_again(
-    source: Source, view: RunView, engine: Engine, steps: Sequence[int], on_step: Callable[[], None]
+    source: ReplaySource, view: RunView, engine: Engine, steps: Sequence[int], on_step: Callable[[], None]
 ) -> tuple[Divergence | None, dict[int, float]]:
     """Learn all steps again, also behind a difference of weights.
 
@@ -161,7 +161,7 @@ def updates_again(
     return first, gaps
 
 
-def judge(source: Source, report: Report, gaps: Mapping[int, float]) -> None:
+def judge(source: ReplaySource, report: Report, gaps: Mapping[int, float]) -> None:
     """Other weights: within the tolerance at every kept checkpoint is as good as it gets on another machine, and no better
     than any other difference on the same one."""
     other = circumstances(source)
@@ -183,7 +183,7 @@ def judge(source: Source, report: Report, gaps: Mapping[int, float]) -> None:
     report.notes["learning"] = f"{size}; {where}"
 
 
-def circumstances(source: Source) -> list[str]:
+def circumstances(source: ReplaySource) -> list[str]:
     """What is not here as it was when the run was recorded: CPU, packages, number of processes."""
     here, there = installed_versions(source.config.tasks.environment), source.started.versions
     names = sorted(here.keys() | there.keys(), key=lambda name: (name != "cpu", name))
@@ -196,7 +196,7 @@ def circumstances(source: Source) -> list[str]:
     return [*found, f"{processes} processes -> 1"] if processes > 1 else found
 
 
-def rewards(source: Source, report: Report, progress: Progress) -> None:
+def rewards(source: ReplaySource, report: Report, progress: Progress) -> None:
     """Every recorded call in fresh simulators.
 
     Raises:

@@ -32,7 +32,7 @@ CHUNK = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ReplayOrigin:
     """Where to look for a run.
 
     Attributes:
@@ -55,7 +55,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReplaySource:
     """A recorded run, its facts in memory.
 
     Attributes:
@@ -67,7 +67,7 @@ class Source:
         checkpoints: folder of its checkpoints; ``None`` where they are not at hand.
     """
 
-    origin: Origin
+    origin: ReplayOrigin
     log: LogIndex
     run: RunIndex
     config: RunConfig
@@ -95,7 +95,7 @@ class Source:
         return map(scanned, scan_log(self.origin.log, topics))
 
 
-def origin_of(name: str | None, runs: Path, bootstrap_servers: str) -> Origin:
+def origin_of(name: str | None, runs: Path, bootstrap_servers: str) -> ReplayOrigin:
     """Where a run lies: a run folder, an archive folder alone, or the topics of a broker.
 
     Raises:
@@ -107,7 +107,7 @@ def origin_of(name: str | None, runs: Path, bootstrap_servers: str) -> Origin:
         folder, partitions = run_folder(archive), partitions_in(archive)
         if not partitions:
             raise ConfigError(f"{archive} holds no topic")
-        return Origin(
+        return ReplayOrigin(
             folder.run_id if folder else "",
             ArchiveLog(archive),
             partitions,
@@ -120,7 +120,7 @@ def origin_of(name: str | None, runs: Path, bootstrap_servers: str) -> Origin:
     kafka = load_config(None, os.environ, []).kafka
     prefix = validated(folder.config(), str(folder.config_file)).kafka.topic_prefix if folder else kafka.topic_prefix
     connection = existing(bootstrap_servers, prefix, kafka.client)
-    return Origin(
+    return ReplayOrigin(
         folder.run_id if folder else name or "", KafkaLog(connection), partitions_on(connection), None, folder, runs
     )
 
@@ -133,7 +133,7 @@ def _folder_of(name: str | None, runs: Path) -> RunFolder | None:
         return None
 
 
-def source_of(origin: Origin, checkpoints: Path | None, progress: Progress) -> Source:
+def source_of(origin: ReplayOrigin, checkpoints: Path | None, progress: Progress) -> ReplaySource:
     """Read the facts of a run.
 
     Args:
@@ -154,7 +154,7 @@ def source_of(origin: Origin, checkpoints: Path | None, progress: Progress) -> S
     run = log.run(run_id)
     config = validated(settings_in(run.started), f"RunStarted of {run_id}")
     folder = origin.folder or _folder_of(run_id, origin.runs)
-    return Source(origin, log, run, config, folder, checkpoints or (folder.checkpoints if folder else None))
+    return ReplaySource(origin, log, run, config, folder, checkpoints or (folder.checkpoints if folder else None))
 
 
 def concerns(record: Record, run_id: str) -> bool:
@@ -162,7 +162,7 @@ def concerns(record: Record, run_id: str) -> bool:
     return record.key is None or record.key == run_id.encode() or record.topic == DEAD_LETTERS
 
 
-def run_in(origin: Origin) -> str:
+def run_in(origin: ReplayOrigin) -> str:
     """Id of the run that is meant: the one named, else the only one in the log.
 
     Raises:
@@ -195,7 +195,7 @@ def settings_in(started: RunStarted) -> dict:
         raise LogGap(f"RunStarted {started.event_id}: its configuration cannot be read: {error}") from error
 
 
-def settings_divergence(source: Source) -> Divergence | None:
+def settings_divergence(source: ReplaySource) -> Divergence | None:
     """The settings in which the run's folder and its RunStarted differ."""
     if source.folder is None:
         return None

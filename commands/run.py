@@ -20,7 +20,7 @@ from commands.folder import FACT_TOPICS, RunFolder, find_run
 from commands.options import ConfigFile, Overrides, console
 from commands.report import report_html
 from commands.roles.fleet import BrokerLost, Fleet
-from commands.status import View, epochs_table, summary_table
+from commands.status import LiveView, epochs_table, summary_table
 from streams.log.kafka import KafkaLog
 from streams.log.lag import LagMeter
 from streams.log.port import LogUnavailable, Place
@@ -70,7 +70,7 @@ def drive(folder: RunFolder, config: RunConfig, resume: bool) -> None:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with folder.lock():
-        view = View(console)
+        view = LiveView(console)
         view.say(f"run {folder.run_id} in {folder.path}")
         with Fleet(folder, config, view.say) as fleet:
             see_through(fleet, folder.run_id, view, resume)
@@ -84,7 +84,7 @@ def drive(folder: RunFolder, config: RunConfig, resume: bool) -> None:
     console.print(f"report: {folder.report_file}", highlight=False, soft_wrap=True)
 
 
-def see_through(fleet: Fleet, run_id: str, view: View, resume: bool) -> None:
+def see_through(fleet: Fleet, run_id: str, view: LiveView, resume: bool) -> None:
     """Start everything and follow the run to its end, over the death of the embedded broker too.
 
     Raises:
@@ -103,7 +103,7 @@ def see_through(fleet: Fleet, run_id: str, view: View, resume: bool) -> None:
             start = fleet.recover
 
 
-def follow(fleet: Fleet, run_id: str, view: View) -> None:
+def follow(fleet: Fleet, run_id: str, view: LiveView) -> None:
     """Show events as they come until the trainer has finished."""
     partitions, log = partitions_of(fleet.connection), KafkaLog(fleet.connection)
     reader = EventReader(log, FACT_TOPICS, partitions, run_id)

@@ -28,7 +28,7 @@ FACTS = tuple(topic for topic in TOPICS if topic not in ("trajectories", "dead-l
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogSource:
     """A log to read.
 
     Attributes:
@@ -87,7 +87,7 @@ def run_folder(archive: Path) -> RunFolder | None:
     return RunFolder(archive.resolve().parent) if (archive.resolve().parent / "config.json").exists() else None
 
 
-def open_source(name: str | None, runs: Path) -> Source:
+def open_source(name: str | None, runs: Path) -> LogSource:
     """A source by run id, folder or broker address; the newest run if no name is given.
 
     Raises:
@@ -96,10 +96,10 @@ def open_source(name: str | None, runs: Path) -> Source:
     """
     if name and is_address(name):
         connection = existing_broker(name)
-        return Source(name, KafkaLog(connection), partitions_on(connection))
+        return LogSource(name, KafkaLog(connection), partitions_on(connection))
     archive = archive_folder(name, runs)
     partitions = partitions_in(archive)
-    return Source(str(archive), ArchiveLog(archive, partitions), partitions, archive)
+    return LogSource(str(archive), ArchiveLog(archive, partitions), partitions, archive)
 
 
 def existing_broker(address: str) -> Connection:
@@ -114,7 +114,7 @@ def fresh_broker(address: str, partitions: Mapping[str, int]) -> Connection:
     return sized(address, kafka.topic_prefix, kafka.client, partitions)
 
 
-def the_run(source: Source, run_id: str = "") -> str:
+def the_run(source: LogSource, run_id: str = "") -> str:
     """The run a command is about: the one given, the one whose folder it is, or the only one in the log.
 
     Raises:

@@ -82,7 +82,7 @@ def step_line(facts: RunIndex) -> str:
     )
 
 
-class View:
+class LiveView:
     """Shows a run as it goes; a context manager.
 
     Args:
@@ -94,7 +94,7 @@ class View:
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._shown_step = 0
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> LiveView:
         if self._live is not None:
             self._live.start()
         return self

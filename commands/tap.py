@@ -20,7 +20,7 @@ from analysis.event_values import event_types_of, plain, topics_of
 from analysis.tap import BadSelection, Selection, chosen, chosen_values, following, moment_ms, parse_condition, subject
 from commands.config import ConfigError
 from commands.options import Runs, SourceName, visible
-from commands.source import Source, analysis_extra, mendable, open_source
+from commands.source import LogSource, analysis_extra, mendable, open_source
 from schemas import BY_NAME, CATALOGUE, TOPICS, Undecodable, as_record
 from streams.archive.scan import Scanned
 from streams.log.port import Record, now_ms
@@ -115,7 +115,7 @@ def listen(
 
 
 def write_lines(
-    source: Source, selection: Selection, follow: bool, stop: Callable[[], bool], limit: int, sink: LineSink
+    source: LogSource, selection: Selection, follow: bool, stop: Callable[[], bool], limit: int, sink: LineSink
 ) -> int:
     """Write the wanted records one by one; returns how many."""
     num = 0
@@ -127,7 +127,7 @@ def write_lines(
 
 
 def write_columns(
-    source: Source, selection: Selection, follow: bool, stop: Callable[[], bool], limit: int, sink: ColumnSink
+    source: LogSource, selection: Selection, follow: bool, stop: Callable[[], bool], limit: int, sink: ColumnSink
 ) -> int:
     """Write the wanted events in batches; returns how many. A record that is no event is named on standard error."""
     from analysis.export import without_cycle_collection
@@ -150,7 +150,7 @@ def first(items: Iterable, limit: int) -> Iterator:
 
 
 def records(
-    source: Source,
+    source: LogSource,
     selection: Selection,
     follow: bool,
     stop: Callable[[], bool],

@@ -14,7 +14,7 @@ from rich.tree import Tree
 from analysis.index import RunIndex
 from analysis.lineage import Link, UnknownId, lineage
 from commands.options import AsJson, RunId, Runs, SourceName, console, visible
-from commands.source import Source, mendable, open_source, the_run
+from commands.source import LogSource, mendable, open_source, the_run
 from schemas.events import TrajectoryRecorded
 
 STYLES = {
@@ -67,7 +67,7 @@ def _is_known(run: RunIndex, wanted: str) -> bool:
     return ":" in wanted or any(wanted in known for known in (run.tasks, run.pool.signals, run.firsts.ids, run.step_of))
 
 
-def bodies(source: Source, trajectory_id: str) -> list[TrajectoryRecorded]:
+def bodies(source: LogSource, trajectory_id: str) -> list[TrajectoryRecorded]:
     """The body of one rollout, if it was recorded."""
     found = (
         e

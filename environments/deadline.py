@@ -30,7 +30,7 @@ class _Running:
     fired: bool = False
 
 
-class Watchdog:
+class CallWatchdog:
     """Runs functions under a time limit. One thread per process, started at first use, idle while nothing runs."""
 
     def __init__(self, limit_s: float = CALL_LIMIT_S) -> None:
@@ -89,5 +89,5 @@ class Watchdog:
                         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(CallOverrun))
 
 
-WATCHDOG = Watchdog()
+WATCHDOG = CallWatchdog()
 os.register_at_fork(after_in_child=WATCHDOG._reset)

@@ -57,7 +57,7 @@ class Member(Protocol):
         """Store how far the work has come, by partition."""
 
 
-class Alone:
+class SoleMember:
     """Answers for everything and commits nothing: for tests and for logs without groups."""
 
     owned = frozenset(range(4096))
@@ -107,7 +107,7 @@ class SynthesisService:
         self._backend = backend
         self._book = book
         self._config = config
-        self._member = member or Alone()
+        self._member = member or SoleMember()
         self._folded_for = 0
         self._ends: dict[int, int] = {}
         self._running: dict[str, asyncio.Task] = {}

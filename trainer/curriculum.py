@@ -53,7 +53,7 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
-class Opening:
+class StageOpening:
     """What begins next.
 
     Attributes:
@@ -102,7 +102,7 @@ def has_converged(rewards: Sequence[float], norms: Sequence[float], rule: Advanc
     return not has_gained(rewards, rule.patience, rule.min_gain) and is_steady(norms, rule.window, rule.max_spread)
 
 
-def first_opening(plans: Sequence[StagePlan]) -> Opening:
+def first_opening(plans: Sequence[StagePlan]) -> StageOpening:
     """How a run begins."""
     return _opening(0, plans[0])
 
@@ -113,7 +113,7 @@ def next_opening(
     begun: Sequence[StageStarted],
     evaluations: Sequence[EvaluationCompleted],
     steps: Sequence[StepCompleted],
-) -> Opening | None:
+) -> StageOpening | None:
     """What begins behind the last step of the last opened piece; ``None`` before that, and at the end of the run.
 
     Args:
@@ -137,13 +137,13 @@ def next_opening(
             if s.step >= first_step and s.metrics.get("num_optimizer_steps", 1)
         ]
         if not has_converged(rewards, norms, plans[number].advance):
-            return Opening(number, f"{plans[number].name}{PIECE}{len(pieces)}", 1)
+            return StageOpening(number, f"{plans[number].name}{PIECE}{len(pieces)}", 1)
     return _opening(number + 1, plans[number + 1]) if number + 1 < len(plans) else None
 
 
-def _opening(number: int, plan: StagePlan) -> Opening:
+def _opening(number: int, plan: StagePlan) -> StageOpening:
     is_open = plan.advance.by == "converged"
-    return Opening(number, plan.name, min(plan.epochs, plan.advance.min_epochs) if is_open else plan.epochs)
+    return StageOpening(number, plan.name, min(plan.epochs, plan.advance.min_epochs) if is_open else plan.epochs)
 
 
 def configured_name(name: str) -> str:

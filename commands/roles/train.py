@@ -35,7 +35,7 @@ from streams.log.port import LogUnavailable
 from streams.log.reader import EventReader
 from streams.log.topics import partitions_of
 from trainer import loop
-from trainer.curriculum import Opening, StagePlan, first_opening, next_opening, planned_epochs
+from trainer.curriculum import StageOpening, StagePlan, first_opening, next_opening, planned_epochs
 from trainer.evaluation import Suite
 from trainer.policy.loading import Policy, load_policy
 from trainer.policy.sampling_format import SamplingFormat, refuse_mismatch
@@ -139,7 +139,7 @@ def stage_started(
     config: RunConfig,
     run_id: str,
     tasks: Sequence[Task],
-    opening: Opening,
+    opening: StageOpening,
     begun: Sequence[StageStarted] = (),
     first_step: int = 1,
 ) -> StageStarted:

@@ -66,7 +66,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SimulatorPlan:
     """Everything that all rollouts of one task share; nothing in it is ever changed."""
 
     classes: tuple[type, ...]
@@ -87,14 +87,14 @@ class Simulators:
 
     __slots__ = ("equal_to", "instances", "plan", "routes")
 
-    def __init__(self, plan: Plan, instances: tuple[Any, ...]) -> None:
+    def __init__(self, plan: SimulatorPlan, instances: tuple[Any, ...]) -> None:
         self.plan = plan
         self.routes = plan.routes
         self.instances = instances
         self.equal_to: list[object] = list(plan.initial)
 
 
-def plan_of(task: Task) -> Plan:
+def plan_of(task: Task) -> SimulatorPlan:
     """The shared plan of a task.
 
     Raises:
@@ -104,7 +104,7 @@ def plan_of(task: Task) -> Plan:
 
 
 @lru_cache(maxsize=MAX_PLANS)
-def _plan(class_names: tuple[str, ...], config_json: str, long_context: bool, id_seed: int) -> Plan:
+def _plan(class_names: tuple[str, ...], config_json: str, long_context: bool, id_seed: int) -> SimulatorPlan:
     config = json.loads(config_json)
     instances = [_load(name, config.get(name, {}), long_context) for name in class_names]
     seeds = tuple(
@@ -113,7 +113,7 @@ def _plan(class_names: tuple[str, ...], config_json: str, long_context: bool, id
     )
     public = tuple(tuple(key for key in vars(each) if not key.startswith("_")) for each in instances)
     readers = tuple(itemgetter(*names) if names else _nothing for names in public)
-    return Plan(
+    return SimulatorPlan(
         classes=tuple(type(instance) for instance in instances),
         attributes=pickle.dumps([vars(instance) for instance in instances], protocol=pickle.HIGHEST_PROTOCOL),
         seeds=seeds,
@@ -172,7 +172,7 @@ def _routes(class_names: tuple[str, ...]) -> Mapping[str, Route]:
     return routes
 
 
-def start(plan: Plan) -> Simulators:
+def start(plan: SimulatorPlan) -> Simulators:
     """Fresh simulators; every mutable value in them is their own."""
     instances = []
     for cls, attributes, seed in zip(plan.classes, pickle.loads(plan.attributes), plan.seeds, strict=True):

@@ -9,7 +9,7 @@ from environments.parsing.outcome import Malformed
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TaggedBlock:
     """The body of one ``<tag>...</tag>`` and where the body starts in the message."""
 
     tag: str
@@ -28,7 +28,7 @@ def closing_of(text: str, closing: str, at: int = 0) -> int:
 
 def split_blocks(
     text: str, tags: tuple[str, ...], offset: int = 0, json_tags: tuple[str, ...] = ("tool_call",)
-) -> tuple[tuple[Block, ...], str]:
+) -> tuple[tuple[TaggedBlock, ...], str]:
     """All blocks of the given tags in order, and the text outside them.
 
     Args:
@@ -43,7 +43,7 @@ def split_blocks(
     names = "|".join(map(re.escape, tags))
     any_tag = re.compile(f"<(/?)({names})>")
     tag_or_string = re.compile(f"<(/?)({names})>|{_STRING}", re.DOTALL)
-    blocks: list[Block] = []
+    blocks: list[TaggedBlock] = []
     outside: list[str] = []
     last = 0
     while opened := any_tag.search(text, last):
@@ -56,7 +56,7 @@ def split_blocks(
             raise Malformed(f"'{opened.group()}' is never closed", offset + opened.start())
         if not end.group(1) or end.group(2) != opened.group(2):
             raise Malformed(f"unexpected '{end.group()}'", offset + end.start())
-        blocks.append(Block(opened.group(2), text[opened.end() : end.start()], offset + opened.end()))
+        blocks.append(TaggedBlock(opened.group(2), text[opened.end() : end.start()], offset + opened.end()))
         last = end.end()
     outside.append(text[last:])
     return tuple(blocks), "".join(outside)

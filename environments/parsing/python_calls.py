@@ -42,12 +42,12 @@ def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None
 def _looks_like_calls(body: str, tools: Mapping[str, ToolSchema]) -> bool:
     """Whether a text is meant as calls: a tool's name before a parenthesis, or one that is closed at the very end.
 
-    In a list the first thing is a call, or no word at all.
+    A list begins with a call, or is closed and holds a call, or begins with no word.
     """
     if body.startswith("["):
-        return re.match(r"\[\s*[^\s(\[\]]{1,80}\(", body) is not None or (
-            body.endswith("]") and re.match(r"\[\s*[A-Za-z]", body) is None
-        )
+        is_open = re.match(r"\[\s*[^\s(\[\]]{1,80}\(", body) is not None
+        has_call = re.search(r"\S\(", body) is not None or re.match(r"\[\s*[A-Za-z]", body) is None
+        return is_open or (body.endswith("]") and has_call)
     found = re.match(r"([^\s(]{1,80})(\s*)\(", body)
     return found is not None and (found.group(1) in tools or (not found.group(2) and body.endswith(")")))
 

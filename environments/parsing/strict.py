@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from environments.interface import ToolSchema
-from environments.parsing.blocks import Block, split_blocks
+from environments.parsing.blocks import TaggedBlock, split_blocks
 from environments.parsing.json_calls import call_of, load_json
 from environments.parsing.outcome import Malformed, as_parser, check_count
 from schemas.events import Call
@@ -36,7 +36,7 @@ def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None
     return None if found["answer"] else _calls(found["tool_call"][0])
 
 
-def _calls(block: Block) -> tuple[Call, ...]:
+def _calls(block: TaggedBlock) -> tuple[Call, ...]:
     value = load_json(block.body, block.position)
     values = value if isinstance(value, list) else [value]
     check_count(values)

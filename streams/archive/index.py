@@ -25,7 +25,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SegmentEntry:
     """One segment as it was when it was last found whole.
 
     Attributes:
@@ -87,7 +87,7 @@ class Verification:
         notes: what is no fault but worth knowing.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[SegmentEntry, ...]
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
 
@@ -103,7 +103,7 @@ class Verification:
         }
 
 
-def load_manifest(root: Path) -> tuple[Entry, ...]:
+def load_manifest(root: Path) -> tuple[SegmentEntry, ...]:
     """Entries of an archive's manifest; none if there is no manifest.
 
     Raises:
@@ -111,7 +111,9 @@ def load_manifest(root: Path) -> tuple[Entry, ...]:
     """
     try:
         tree = json.loads((root / MANIFEST).read_text())
-        return tuple(Entry(**{**entry, "blocks": tuple(map(tuple, entry["blocks"]))}) for entry in tree["segments"])
+        return tuple(
+            SegmentEntry(**{**entry, "blocks": tuple(map(tuple, entry["blocks"]))}) for entry in tree["segments"]
+        )
     except FileNotFoundError:
         return ()
     except (ValueError, KeyError, TypeError) as error:
@@ -120,7 +122,7 @@ def load_manifest(root: Path) -> tuple[Entry, ...]:
         ) from error
 
 
-def write_manifest(root: Path, entries: Iterable[Entry]) -> None:
+def write_manifest(root: Path, entries: Iterable[SegmentEntry]) -> None:
     """Write the manifest in one piece."""
     part = root / f"{MANIFEST}.part"
     lines = ",\n".join(json.dumps(asdict(entry)) for entry in entries)
@@ -142,12 +144,12 @@ def verify(root: Path, trust_closed: bool = False) -> Verification:
     durable = read_ends(root)
     known = {(entry.place, entry.segment): entry for entry in load_manifest(root)}
     found = {Place(topic, number) for topic, count in partitions_in(root).items() for number in range(count)}
-    entries: list[Entry] = []
+    entries: list[SegmentEntry] = []
     problems: list[Problem] = []
     notes = [] if known else ["no manifest: segments that are missing at the end of a partition cannot be noticed"]
     for place in sorted(found | {place for place, _ in known} | {place for place, end in durable.items() if end}):
         mine = {name: entry for (at, name), entry in known.items() if at == place}
-        lane = _Lane(root / place.topic / str(place.partition), place, mine, trust_closed)
+        lane = _LaneCheck(root / place.topic / str(place.partition), place, mine, trust_closed)
         lane.check(durable.get(place, 0))
         entries += lane.entries
         problems += lane.problems
@@ -175,15 +177,15 @@ def require_whole(root: Path, trust_closed: bool = False) -> None:
         raise LogGap(f"archive {root} is damaged:\n" + "\n".join(f"  {problem}" for problem in problems))
 
 
-class _Lane:
+class _LaneCheck:
     """The check of one partition."""
 
-    def __init__(self, folder: Path, place: Place, known: dict[str, Entry], trust_closed: bool) -> None:
+    def __init__(self, folder: Path, place: Place, known: dict[str, SegmentEntry], trust_closed: bool) -> None:
         self._files = segments(folder)
         self._place = place
         self._known = known
         self._trust_closed = trust_closed
-        self.entries: list[Entry] = []
+        self.entries: list[SegmentEntry] = []
         self.problems: list[Problem] = []
         self.notes: list[str] = []
 
@@ -225,13 +227,15 @@ class _Lane:
         data = path.read_bytes()
         if entry is None:
             first = int(path.stem)
-            return self._grow(path, data, Entry(*self._place, path.name, first, first - 1, 0, 0, "", (), False), end)
+            return self._grow(
+                path, data, SegmentEntry(*self._place, path.name, first, first - 1, 0, 0, "", (), False), end
+            )
         if len(data) >= entry.bytes and hashlib.sha256(data[: entry.bytes]).hexdigest() == entry.sha256:
             return self._grow(path, data, entry, end)
         self._compare(path, data, entry)
         return entry.last_offset
 
-    def _compare(self, path: Path, data: bytes, entry: Entry) -> None:
+    def _compare(self, path: Path, data: bytes, entry: SegmentEntry) -> None:
         """Name the blocks of a segment that are not what the manifest says."""
         start, next_offset, before = 0, entry.first_offset, len(self.problems)
         for end, last_offset, checksum in entry.blocks:
@@ -247,7 +251,7 @@ class _Lane:
         if len(self.problems) == before:
             self._problem(entry.first_offset, entry.last_offset, f"segment {path.name} does not match its digest")
 
-    def _grow(self, path: Path, data: bytes, entry: Entry, end: int) -> int:
+    def _grow(self, path: Path, data: bytes, entry: SegmentEntry, end: int) -> int:
         """Check what no digest covers by its blocks, and make the entry of the whole."""
         spans = spans_of(data, entry.bytes) if len(data) > entry.bytes else []
         if spans and spans[-1].is_torn and end < 0:
@@ -267,7 +271,7 @@ class _Lane:
         if spans and not entry.blocks:
             blocks = [(spans[0].start, entry.first_offset - 1, zlib.crc32(whole[: spans[0].start])), *blocks]
         self.entries.append(
-            Entry(
+            SegmentEntry(
                 *self._place,
                 path.name,
                 entry.first_offset,

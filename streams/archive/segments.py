@@ -34,7 +34,7 @@ SEGMENT_BYTES = 64 * 1024 * 1024
 SYNC_BYTES = 256 * 1024
 
 
-class Block(NamedTuple):
+class SegmentBlock(NamedTuple):
     """One block of a segment: where it ends, its bytes on disk, the offset behind it, and its data."""
 
     end: int
@@ -48,7 +48,7 @@ def segments(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.avro"))
 
 
-def blocks_of(path: Path, from_offset: int = 0, known: tuple[int, int] | None = None) -> Iterator[Block]:
+def blocks_of(path: Path, from_offset: int = 0, known: tuple[int, int] | None = None) -> Iterator[SegmentBlock]:
     """Blocks of a segment in order; those before an offset are not unpacked, half a block at the end is left out.
 
     Args:
@@ -76,7 +76,7 @@ def blocks_of(path: Path, from_offset: int = 0, known: tuple[int, int] | None = 
                 behind = next_offset + block.num_records
                 data = _data_of(block, next_offset) if behind > from_offset else []
                 end, next_offset = skipped + block.offset + block.size, behind
-                yield Block(end, block.size, behind, data)
+                yield SegmentBlock(end, block.size, behind, data)
         except BROKEN:
             refuse_damage(path, end, next_offset)
 

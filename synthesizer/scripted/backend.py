@@ -22,7 +22,7 @@ from synthesizer.outcome import Failure
 from synthesizer.scripted import files, people, places, quantities, social
 from synthesizer.scripted.draw import Draw
 from synthesizer.scripted.substitution import Substitution
-from synthesizer.scripted.view import View
+from synthesizer.scripted.view import SeedView
 from synthesizer.values import has_word, is_number, numbers_in, result_leaves, same
 
 Collector = Callable[[Draw], None]
@@ -76,7 +76,7 @@ class ScriptedBackend:
     def drawn(self, seed: Seed, attempt: Attempt) -> Draft | Failure:
         """One candidate by program, noted nowhere."""
         environment = environment_named(seed.task.environment)
-        view = View(seed.task, trace_of(environment, seed.task))
+        view = SeedView(seed.task, trace_of(environment, seed.task))
         rng = random.Random(attempt.seed)
         result: Draft | Failure = Failure(SynthesisFailure.NO_PATTERN, "no draw was made")
         for _ in range(NUM_DRAWS):
@@ -89,7 +89,7 @@ class ScriptedBackend:
                 break
         return result
 
-    def _built(self, environment: Environment, view: View, draw: Draw) -> Draft | Failure:
+    def _built(self, environment: Environment, view: SeedView, draw: Draw) -> Draft | Failure:
         substitution = draw.substitution()
         if not substitution.labels:
             return Failure(SynthesisFailure.NO_PATTERN, "the seed names no entity or amount that could be exchanged")
@@ -133,7 +133,7 @@ def rewrite(task: Task, config: dict, substitution: Substitution, id_seed: int) 
     return replace(task, initial_config_json=state, turns=turns, id_seed=id_seed)
 
 
-def text_problem(view: View, task: Task, substitution: Substitution) -> str:
+def text_problem(view: SeedView, task: Task, substitution: Substitution) -> str:
     """In words, an old name that is still in a new text, in any case; empty if there is none."""
     fresh = "\n".join([*substitution.words.values()])
     for old in substitution.words:
@@ -146,7 +146,7 @@ def text_problem(view: View, task: Task, substitution: Substitution) -> str:
     return ""
 
 
-def _order_problem(view: View, trace: Trace, substitution: Substitution) -> str:
+def _order_problem(view: SeedView, trace: Trace, substitution: Substitution) -> str:
     """A comparison that the user asks for must come out as before."""
     limits = sorted({number for text in view.texts for number in numbers_in(text) if not 1900 <= number <= 2100})
     thresholds = [(limit, float(substitution.value(limit))) for limit in limits]
@@ -160,7 +160,7 @@ def _order_problem(view: View, trace: Trace, substitution: Substitution) -> str:
     return quantities.order_kept(pairs, thresholds)
 
 
-def _stale_number(view: View, trace: Trace, substitution: Substitution) -> str:
+def _stale_number(view: SeedView, trace: Trace, substitution: Substitution) -> str:
     """A number in a text that was an answer of the simulators and is not any more."""
     arguments = {float(a.value) for a in view.arguments if is_number(a.value)}
     said = {

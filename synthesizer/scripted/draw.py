@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from synthesizer.scripted.substitution import Substitution
 from synthesizer.scripted.tables import STATE_QUANTITIES
-from synthesizer.scripted.view import View
+from synthesizer.scripted.view import SeedView
 from synthesizer.values import Path, Scalar, has_word, is_number
 
 
@@ -19,7 +19,7 @@ class Draw:
         rng: seeded by signal and attempt; nothing else decides.
     """
 
-    def __init__(self, view: View, rng: random.Random) -> None:
+    def __init__(self, view: SeedView, rng: random.Random) -> None:
         self.view = view
         self.rng = rng
         self.config = view.config

@@ -6,7 +6,7 @@ import re
 
 from synthesizer.scripted.draw import Draw
 from synthesizer.scripted.pools import CODE_WORDS, FILE_WORDS
-from synthesizer.scripted.view import View
+from synthesizer.scripted.view import SeedView
 from synthesizer.values import word_pattern
 
 FILE_FUNCTIONS = frozenset(
@@ -28,7 +28,7 @@ def collect(draw: Draw) -> None:
             draw.word(name, new, "file")
 
 
-def _names(view: View) -> list[str]:
+def _names(view: SeedView) -> list[str]:
     """Names of the file tree and of new files, longest first."""
     found = {}
     tree = view.config.get("GorillaFileSystem", {}).get("root", {})
@@ -47,7 +47,7 @@ def _walk(tree: dict, found: dict[str, None]) -> None:
             _walk(node["contents"], found)
 
 
-def _is_nameable(name: str, view: View) -> bool:
+def _is_nameable(name: str, view: SeedView) -> bool:
     if not view.says(name):
         return False
     if re.search(r"[._\d]|[a-z][A-Z]", name):
@@ -77,7 +77,7 @@ def _renamed(name: str, names: list[str], draw: Draw) -> str:
     return new if new != name else ""
 
 
-def _words_elsewhere(view: View, names: list[str]) -> frozenset[str]:
+def _words_elsewhere(view: SeedView, names: list[str]) -> frozenset[str]:
     """Words of texts and search patterns outside the names themselves."""
     text = view.text
     for name in names:

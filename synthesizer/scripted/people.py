@@ -8,7 +8,7 @@ import re
 from synthesizer.scripted.draw import Draw
 from synthesizer.scripted.pools import FEMALE_NAMES, HANDLES, LAST_NAMES, MALE_NAMES
 from synthesizer.scripted.tables import DEFAULT_CONTACTS, DEFAULT_INBOX
-from synthesizer.scripted.view import View
+from synthesizer.scripted.view import SeedView
 from synthesizer.values import has_word
 
 _FIRST_NAMES = frozenset({*FEMALE_NAMES, *MALE_NAMES})
@@ -74,7 +74,7 @@ def _names(draw: Draw) -> None:
                 break
 
 
-def _inside(name: str, view: View) -> bool:
+def _inside(name: str, view: SeedView) -> bool:
     return name.lower() in view.text.lower() or name.lower() in view.state_text.lower()
 
 
@@ -101,7 +101,7 @@ def _person_words(draw: Draw) -> list[str]:
     return [name for name in found if _is_changeable(name, view)]
 
 
-def _is_changeable(name: str, view: View) -> bool:
+def _is_changeable(name: str, view: SeedView) -> bool:
     """Capitalised everywhere, so that no ordinary word is taken for a name."""
     if not name[:1].isupper() or len(name) < 3:
         return False

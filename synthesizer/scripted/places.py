@@ -20,7 +20,7 @@ from synthesizer.scripted.tables import (
     TIRE_SHOP,
     ZIP_CODES,
 )
-from synthesizer.scripted.view import View
+from synthesizer.scripted.view import SeedView
 from synthesizer.values import has_word
 
 _FREEZING_DAYS = re.compile(
@@ -58,16 +58,16 @@ def collect_stocks(draw: Draw) -> None:
     draw.permutation(pairs, "stock")
 
 
-def _is_named(symbol: str, view: View) -> bool:
+def _is_named(symbol: str, view: SeedView) -> bool:
     return view.says(symbol) or any(view.says(name) for name in COMPANIES.get(symbol, ()))
 
 
-def _in_lower_case(view: View) -> frozenset[str]:
+def _in_lower_case(view: SeedView) -> frozenset[str]:
     """Symbols whose company a text also writes without a capital."""
     return frozenset(symbol for symbol, names in COMPANIES.items() if any(view.says(name.lower()) for name in names))
 
 
-def _listed_by_sector(view: View) -> frozenset[str]:
+def _listed_by_sector(view: SeedView) -> frozenset[str]:
     """Symbols in the simulator's fixed lists that the task asks for."""
     texts = [step.result for step in view.trace.steps if step.call.name == "get_available_stocks"]
     return frozenset(symbol for symbol in COMPANIES for text in texts if symbol in text)
@@ -138,7 +138,7 @@ def collect_airports(draw: Draw) -> None:
         draw.aliases.add(old)
 
 
-def _is_said(code: str, view: View) -> bool:
+def _is_said(code: str, view: SeedView) -> bool:
     return view.says(code) or any(view.says(name) for name in AIRPORTS[code])
 
 

@@ -8,7 +8,7 @@ import re
 from synthesizer.dates import dates_in
 from synthesizer.scripted.draw import Draw
 from synthesizer.scripted.tables import STATE_QUANTITIES
-from synthesizer.scripted.view import Argument, View
+from synthesizer.scripted.view import Argument, SeedView
 from synthesizer.values import NUMBER, Path, has_number, is_number, number_like, result_leaves, same
 
 FIXED_PARAMETERS = frozenset({"pedalPosition", "precision", "base", "tweet_id", "updates"})
@@ -40,7 +40,7 @@ def collect_amounts(draw: Draw) -> None:
                 _follow_state(float(value), new, argument.name, draw)
 
 
-def _is_free(value: float, view: View) -> bool:
+def _is_free(value: float, view: SeedView) -> bool:
     """Whether every mention in the texts is a plain amount: no year, no part of a date."""
     if value < 3 or 1900 <= value <= 2100 and value.is_integer():
         return False
@@ -128,7 +128,7 @@ def _counter(path: Path, value: int, draw: Draw) -> None:
     draw.override(path, new, "counter")
 
 
-def _is_shown(value: int, argument: Argument, view: View) -> bool:
+def _is_shown(value: int, argument: Argument, view: SeedView) -> bool:
     """Whether a result before the argument's call holds the number."""
     earlier = view.trace.before(argument.turn, argument.index)
     return any(same(leaf, value) for step in earlier for _, leaf in result_leaves(step.result))

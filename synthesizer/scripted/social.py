@@ -6,7 +6,7 @@ import re
 
 from synthesizer.scripted.draw import Draw
 from synthesizer.scripted.pools import AFFIXES, GREETINGS, LINES, MENTIONS, SHORT, TAGS, TOPICS
-from synthesizer.scripted.view import Argument, View
+from synthesizer.scripted.view import Argument, SeedView
 from synthesizer.values import has_word, result_leaves, word_pattern
 
 SENTENCE_PARAMETERS = frozenset({"content", "comment_content", "message", "title", "description", "resolution"})
@@ -57,7 +57,7 @@ def collect_sentences(draw: Draw) -> None:
                 break
 
 
-def _dictated(view: View) -> list[Argument]:
+def _dictated(view: SeedView) -> list[Argument]:
     """Sentences that a text quotes word for word."""
     found = {}
     for argument in view.arguments:
@@ -116,7 +116,7 @@ def collect_contents(draw: Draw) -> None:
             draw.override(path, "\n".join(draw.rng.sample(LINES, num_lines)), "content")
 
 
-def _is_free(content: str, view: View) -> bool:
+def _is_free(content: str, view: SeedView) -> bool:
     if re.search(r"\d", content):
         return False
     words = set(re.findall(r"[a-z]{4,}", content.lower()))
@@ -126,5 +126,5 @@ def _is_free(content: str, view: View) -> bool:
     return not any(has_word(line.strip(), view.text) for line in content.splitlines() if line.strip())
 
 
-def _is_whole_result(value: str, view: View) -> bool:
+def _is_whole_result(value: str, view: SeedView) -> bool:
     return any(leaf == value for step in view.trace.steps for _, leaf in result_leaves(step.result))

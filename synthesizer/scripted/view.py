@@ -25,7 +25,7 @@ class Argument:
     is_said: bool
 
 
-class View:
+class SeedView:
     """A seed task with its trace.
 
     Attributes:

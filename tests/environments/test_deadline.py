@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from environments.deadline import Watchdog
+from environments.deadline import CallWatchdog
 from environments.execution import run_call
 from environments.interface import EXECUTION_ERROR_PREFIX
 from schemas.events import Call
@@ -25,18 +25,18 @@ def stubborn():
 
 
 def test_a_function_within_the_limit_returns_its_value():
-    assert Watchdog(5.0).run(lambda: 7, 0) == 7
+    assert CallWatchdog(5.0).run(lambda: 7, 0) == 7
 
 
 def test_an_endless_function_ends_with_the_late_value():
     start_s = time.monotonic()
-    assert Watchdog(0.1).run(endless, "late") == "late"
-    assert Watchdog(0.1).run(stubborn, "late") == "late"
+    assert CallWatchdog(0.1).run(endless, "late") == "late"
+    assert CallWatchdog(0.1).run(stubborn, "late") == "late"
     assert time.monotonic() - start_s < 5.0
 
 
 def test_functions_that_end_near_the_limit_in_many_threads_never_leak_an_exception():
-    watchdog = Watchdog(0.03)
+    watchdog = CallWatchdog(0.03)
     outcomes: list[str] = []
 
     def busy(seconds):
@@ -69,7 +69,7 @@ class Careless:
 
 
 def test_a_careless_tool_gives_error_texts(monkeypatch):
-    monkeypatch.setattr("environments.execution.WATCHDOG", Watchdog(0.1))
+    monkeypatch.setattr("environments.execution.WATCHDOG", CallWatchdog(0.1))
     for name, reason in (("raise", "by zero"), ("flood", "longer than"), ("hang", "ran longer than 0.1 s")):
         result = run_call(Careless(), None, Call(name=name, arguments_json="{}"))
         assert result.startswith(EXECUTION_ERROR_PREFIX) and reason in result

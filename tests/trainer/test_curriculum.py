@@ -6,7 +6,7 @@ from schemas import make
 from schemas.events import EvaluationCompleted, RewardKind, StageStarted, StepCompleted
 from trainer.curriculum import (
     Advance,
-    Opening,
+    StageOpening,
     StagePlan,
     first_opening,
     has_converged,
@@ -112,7 +112,7 @@ def test_a_restless_gradient_keeps_a_stage_open():
 def test_between_the_ends_of_pieces_nothing_begins():
     begun = [started(first_opening(FIXED), [], 1)]
     assert next_opening(step_of(3), FIXED, begun, [], []) is None
-    assert next_opening(step_of(4), FIXED, begun, [], []) == Opening(1, "base", 2)
+    assert next_opening(step_of(4), FIXED, begun, [], []) == StageOpening(1, "base", 2)
 
 
 def test_asking_again_after_the_answer_was_recorded_begins_nothing_twice():

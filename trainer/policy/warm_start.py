@@ -82,7 +82,7 @@ class WarmStartConfig(BaseModel):
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class TeachingTrace:
     """One reference episode as tokens; ``mask_T`` is 1 where the policy must produce the token."""
 
     task_id: str
@@ -189,7 +189,7 @@ def texts_of(tasks: Sequence[Task]) -> Iterator[str]:
 
 def traces(
     tasks: Sequence[Task], template: Teaching, environment_name: str, report: OnProgress = lambda progress: None
-) -> list[Trace]:
+) -> list[TeachingTrace]:
     """Reference episodes in the order of ``tasks``; those that do not earn the full reward are left out."""
     found = []
     for number, task in enumerate(tasks, 1):
@@ -199,7 +199,7 @@ def traces(
     return found
 
 
-def trace(task: Task, template: Teaching, environment_name: str) -> Trace | None:
+def trace(task: Task, template: Teaching, environment_name: str) -> TeachingTrace | None:
     """The episode in which the policy makes exactly the reference calls; None when it earns less than 1."""
     world = environment(environment_name)
     episode = Episode(world, task, parser(template.parser), Reference.of(world, task))
@@ -212,7 +212,7 @@ def trace(task: Task, template: Teaching, environment_name: str) -> Trace | None
     if not episode.done or live.error or episode.reward < 1:
         return None
     played = live.rollout()
-    return Trace(task.task_id, played.token_ids, played.mask)
+    return TeachingTrace(task.task_id, played.token_ids, played.mask)
 
 
 @contextmanager
@@ -229,8 +229,8 @@ def one_thread() -> Iterator[None]:
 def _teach(
     model: PreTrainedModel,
     config: WarmStartConfig,
-    seeds: Sequence[Trace],
-    variants: Sequence[Trace],
+    seeds: Sequence[TeachingTrace],
+    variants: Sequence[TeachingTrace],
     report: OnProgress,
 ) -> float:
     """Copy warm-up, then imitation; the model is changed in place and the last loss returned."""
@@ -252,8 +252,8 @@ def _teach(
 
 
 def draw(
-    rng: random.Random, seeds: Sequence[Trace], variants: Sequence[Trace], num: int, seed_frac: float
-) -> list[Trace]:
+    rng: random.Random, seeds: Sequence[TeachingTrace], variants: Sequence[TeachingTrace], num: int, seed_frac: float
+) -> list[TeachingTrace]:
     """``num`` traces with replacement, each a seed with probability ``seed_frac`` (1 without variants)."""
     return [rng.choice(seeds if not variants or rng.random() < seed_frac else variants) for _ in range(num)]
 

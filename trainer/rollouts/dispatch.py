@@ -85,7 +85,7 @@ def reopening(run_id: str, key: GroupKey, attempt: int, detail: str, caused_by: 
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class OpenGroup:
     """A group that can be played.
 
     Attributes:

@@ -17,7 +17,7 @@ from typing import Protocol
 from schemas import make
 from schemas.events import GroupClaimed, TrajectoryRecorded, WeightsSynced
 from streams.log.port import LogUnavailable
-from trainer.rollouts.dispatch import Opening, reopening, upcoming
+from trainer.rollouts.dispatch import OpenGroup, reopening, upcoming
 from trainer.rollouts.groups import group_of, requests_for, trajectory_of, unplayed
 from trainer.rollouts.sampler import Rollout, Sampler
 from trainer.setup import NothingCame, PlayerSetup
@@ -106,7 +106,7 @@ class RolloutWorker:
             ]
         )
 
-    def _free(self, version: int) -> list[Opening]:
+    def _free(self, version: int) -> list[OpenGroup]:
         """Groups that may be claimed now, in plan order, as many as are played at a time."""
         view, config, found = self._view, self._setup.config, []
         for plan in upcoming(
@@ -118,12 +118,12 @@ class RolloutWorker:
                 key = (plan.step, task_id)
                 is_free = key not in view.groups and view.dispatch.claim_of(key) is None
                 if is_free and task_id not in [opening.task_id for opening in found]:
-                    found.append(Opening(plan, task_id, view.dispatch.attempt_of(key)))
+                    found.append(OpenGroup(plan, task_id, view.dispatch.attempt_of(key)))
                 if len(found) == config.workers.groups_at_once:
                     return found
         return found
 
-    def _claimed(self, version: int) -> list[Opening]:
+    def _claimed(self, version: int) -> list[OpenGroup]:
         """Claim what is free; returns the groups whose claim of this worker came first."""
         setup, view = self._setup, self._view
         free = self._free(version)
@@ -151,17 +151,17 @@ class RolloutWorker:
             view.hear(setup.reader.poll(POLL_S))
         return [opening for opening in free if self._is_mine(opening)]
 
-    def _is_open(self, opening: Opening) -> bool:
+    def _is_open(self, opening: OpenGroup) -> bool:
         """Whether a group has not ended and its attempt is still the one to play."""
         view = self._view
         is_current = view.dispatch.attempt_of(opening.key) == opening.attempt
         return is_current and opening.key not in view.groups and opening.plan.step >= view.next_step
 
-    def _is_mine(self, opening: Opening) -> bool:
+    def _is_mine(self, opening: OpenGroup) -> bool:
         claim = self._view.dispatch.claim_of(opening.key)
         return self._is_open(opening) and claim is not None and claim.worker == self._setup.name
 
-    def _play(self, openings: Sequence[Opening], version: int) -> None:
+    def _play(self, openings: Sequence[OpenGroup], version: int) -> None:
         """Play all rollouts of some groups together; write each as it ends, and a group with its last rollout."""
         setup, tasks = self._setup, self._view.tasks
         group_size, of = setup.config.group_size, {opening.task_id: opening for opening in openings}
@@ -197,7 +197,7 @@ class RolloutWorker:
         except* LogUnavailable as errors:  # samplers that play episodes side by side raise what happened in each
             raise errors.exceptions[0] from None
 
-    def _end(self, opening: Opening, bodies: Sequence[TrajectoryRecorded]) -> None:
+    def _end(self, opening: OpenGroup, bodies: Sequence[TrajectoryRecorded]) -> None:
         """Write a group, unless somebody else has ended it."""
         setup, view = self._setup, self._view
         view.hear(setup.reader.poll(0.0))

@@ -27,7 +27,7 @@ from trainer.update.loss import (
     truncated_importance,
 )
 from trainer.update.minibatches import chosen, microbatches, minibatches, packs
-from trainer.update.ranks import ALONE, Ranks
+from trainer.update.ranks import SINGLE_RANK, Ranks
 from trainer.update.schedule import Schedule
 
 Sums = defaultdict[str, float]
@@ -73,7 +73,7 @@ class Objective:
         policy: CausalLM,
         config: TrainerConfig,
         reference: CausalLM | None = None,
-        ranks: Ranks = ALONE,
+        ranks: Ranks = SINGLE_RANK,
         through: Callable[[Callable[[], Scored]], Scored] = lambda run: run(),
     ) -> None:
         if config.kl_coef > 0 and reference is None:

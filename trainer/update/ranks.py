@@ -20,7 +20,7 @@ class Ranks(Protocol):
         ...
 
 
-class Alone:
+class SingleRank:
     """One process: everything is its own."""
 
     def share(self, passes: Sequence[T]) -> list[tuple[T, bool]]:
@@ -32,7 +32,7 @@ class Alone:
         return dict(found)
 
 
-ALONE = Alone()
+SINGLE_RANK = SingleRank()
 
 
 def shares(passes: Sequence[T], rank: int, size: int) -> list[tuple[T, bool]]:
