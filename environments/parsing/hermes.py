@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from environments.interface import ToolSchema
-from environments.parsing.blocks import split_blocks
+from environments.parsing.blocks import THINK_CLOSE, end_of_reasoning, split_blocks
 from environments.parsing.json_calls import call_of, load_json
 from environments.parsing.outcome import Malformed, as_parser, check_count
 from schemas.events import Call
-
-THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 
 @as_parser
 def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None:
     """Calls of all tool_call blocks in order, or None without any."""
-    start = end_of_reasoning(text)
+    start = end_of_reasoning(text) or _end_of_unopened(text)
     blocks, _ = split_blocks(text[start:], ("tool_call",), start)
     if not blocks:
         return None
@@ -29,22 +27,16 @@ def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None
     return tuple(call_of(load_json(block.body, block.position), block.position) for block in blocks)
 
 
-def end_of_reasoning(text: str) -> int:
-    """Offset of the first character after the reasoning; 0 without any.
+def _end_of_unopened(text: str) -> int:
+    """Offset behind a closing tag of reasoning that the message did not open; 0 without any.
 
     Raises:
-        Malformed: the reasoning is opened and never closed, or closed behind a call without being open.
+        Malformed: a call stands before it.
     """
     closed = text.find(THINK_CLOSE)
-    if text.lstrip().startswith(THINK_OPEN):
-        if closed < 0:
-            raise Malformed(f"'{THINK_OPEN}' is never closed", text.find(THINK_OPEN))
-        return closed + len(THINK_CLOSE)
-    if closed < 0:
-        return 0
-    if 0 <= text.find("<tool_call>") < closed:
-        _, outside = split_blocks(text, ("tool_call",))
-        if THINK_CLOSE in outside:
-            raise Malformed(f"'{THINK_CLOSE}' behind a call closes nothing", closed)
-        return 0
-    return closed + len(THINK_CLOSE)
+    if not 0 <= text.find("<tool_call>") < closed:
+        return closed + len(THINK_CLOSE) if closed >= 0 else 0
+    _, outside = split_blocks(text, ("tool_call",))
+    if THINK_CLOSE in outside:
+        raise Malformed(f"'{THINK_CLOSE}' behind a call closes nothing", closed)
+    return 0

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from environments.execution import make_call
+from environments.parsing.blocks import STRING
 from environments.parsing.outcome import Malformed
 from schemas.events import Call
 
@@ -14,7 +15,9 @@ MAX_JSON_CHARS = 32_768
 MAX_DEPTH = 16
 MAX_NUMBER_CHARS = 64
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}", re.ASCII)
-_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|[\[\]{}]', re.DOTALL)
+_STRUCTURE = re.compile(STRING + r"|[\[\]{}]", re.DOTALL)
+_ONLY_BRACKETS = re.compile(r"\s*[\[{][\s\[\]{}]*\Z")
+_OBJECT = re.compile(r"""[\s\[]*\{\s*["']""")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -108,14 +111,26 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def begins_call(text: str, keys: str) -> bool:
-    """Whether a text is meant as a JSON call: it begins as an object with one of the keys, or as a list of such, or is empty.
+def begins_call(text: str, keys: str, first_keys: str) -> bool:
+    """Whether a text is meant as JSON calls: it begins as an object, or a list of such, with a key that calls have.
 
-    >>> begins_call('[{"name": "ls"', "name|id"), begins_call("[Note] none", "name|id"), begins_call("{}", "name|id")
-    (True, False, True)
+    Args:
+        text: a message.
+        keys: without one of them there is no call, wherever they stand; divided by ``|``.
+        first_keys: common keys that tell a call only where the object begins with one; divided by ``|``.
+
+    >>> begins_call('[{"index": 0, "function"', "function", "id"), begins_call('{"id": 1', "function", "id")
+    (False, True)
+    >>> begins_call('{"port": 80, "function": {}}', "function", "id"), begins_call("[Note] none", "function", "id")
+    (True, False)
     """
-    key = rf"""["'](?:{keys})["']"""
-    return re.match(rf"\s*(?:\[\s*(?:\]|\Z)|(?:\[\s*)?\{{\s*(?:\}}?\s*\Z|{key}))", text) is not None
+    if _ONLY_BRACKETS.match(text):
+        return True
+    begun = _OBJECT.match(text)
+    return begun is not None and (
+        re.compile(rf"(?:{first_keys})[\"']").match(text, begun.end()) is not None
+        or re.compile(rf"[\"'](?:{keys})[\"']\s*:").search(text, begun.end() - 1) is not None
+    )
 
 
 def call_of(value: object, position: int, arguments_key: str = "arguments") -> Call:

@@ -1,7 +1,7 @@
 """Llama-3.1 JSON calls: ``{"name": ..., "parameters": {...}}``, several divided by ``;``, or a list of them.
 
-The python tag in front and the end tokens behind are dropped. A message that has no tag and does not begin as such a call or
-list is an answer.
+Reasoning and everything up to the python tag in front, and the end tokens behind, are dropped. A message that has no tag and
+does not begin as such a call or list is an answer.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from environments.interface import ToolSchema
+from environments.parsing.blocks import end_of_reasoning
 from environments.parsing.json_calls import begins_call, call_of, load_json_sequence
 from environments.parsing.outcome import Malformed, as_parser, check_count
 from schemas.events import Call
@@ -20,19 +21,20 @@ END_TOKENS = ("<|eot_id|>", "<|eom_id|>")
 @as_parser
 def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None:
     """Calls in order, or None for prose."""
-    start = len(text) - len(text.lstrip())
-    tagged = text.startswith(PYTHON_TAG, start)
-    start += len(PYTHON_TAG) if tagged else 0
+    start, tag = end_of_reasoning(text), ""
     body = text[start:].rstrip()
     for token in END_TOKENS:
         body = body.removesuffix(token)
-    if not tagged and not begins_call(body, "name|type|function|parameters|arguments"):
-        return None
+    if not begins_call(body, "parameters|arguments", "name|type|function"):
+        prose, tag, body = body.partition(PYTHON_TAG)
+        if not tag:
+            return None
+        start += len(prose) + len(tag)
     values = load_json_sequence(body, start, ";")
     if len(values) == 1 and isinstance(values[0], list):
         values = tuple(values[0])
     check_count(values)
-    if not values and tagged:
+    if not values and tag:
         raise Malformed("nothing follows the python tag", start)
     return tuple(_call(value, start) for value in values)
 

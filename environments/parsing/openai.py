@@ -1,7 +1,7 @@
 """OpenAI messages: ``{"role": "assistant", "content": ..., "tool_calls": [...]}`` as JSON, or just the list of calls.
 
 Each call is ``{"id", "type": "function", "function": {"name", "arguments"}}`` with the arguments as JSON text. A message
-without tool calls, and any text that does not begin as such a message or list, is an answer.
+without tool calls, and any text that does not begin as such a message or list, is an answer. Reasoning in front is dropped.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from environments.interface import ToolSchema
+from environments.parsing.blocks import end_of_reasoning
 from environments.parsing.json_calls import begins_call, call_of, load_json
 from environments.parsing.outcome import Malformed, as_parser, check_count
 from schemas.events import Call
@@ -17,9 +18,11 @@ from schemas.events import Call
 @as_parser
 def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None:
     """Calls in order, or None for an answer."""
-    if not begins_call(text, "role|content|refusal|tool_calls|id|type|function"):
+    start = end_of_reasoning(text)
+    body = text[start:]
+    if not begins_call(body, "function|tool_calls", "role|content|refusal|id|type"):
         return None
-    message = load_json(text)
+    message = load_json(body, start)
     calls = message if isinstance(message, list) else _tool_calls(message)
     if not calls:
         return None

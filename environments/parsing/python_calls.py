@@ -3,6 +3,9 @@
 Before the parser sees a text it is scanned token by token: only names, plain string and number literals, brackets, ``,``
 ``=`` ``:`` and a minus before a number pass, within bounds on length, depth and digits. What remains cannot hold an
 attribute, an operator, an f-string, a lambda or a nested call.
+
+Prose has parentheses too. A text is meant as calls if it begins with an offered function or with ``NAME(`` and a quoted or
+named argument, or if it is nothing but a call, or stands in brackets and is more than words.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import re
 from collections.abc import Mapping
 
 from environments.interface import ToolSchema
+from environments.parsing.blocks import end_of_reasoning
 from environments.parsing.json_calls import MAX_NUMBER_CHARS, NAME, checked
 from environments.parsing.outcome import Malformed, as_parser, check_count
 from schemas.events import Call
@@ -26,30 +30,32 @@ _TOKEN = re.compile(
     |(?P<mark>[()\[\]{},:=])""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
+_BEGINNING = re.compile(r"""\[?\s*(?P<name>[\w.]{1,80})(?P<blank>\s*)\(\s*(?P<argument>['"]|\w+\s*=)?""")
+_SPACED = re.compile(r"[\w.]+\s+\(")
 _BARE_LITERALS = frozenset({"True", "False", "None"})
 
 
 @as_parser
 def parse(text: str, tools: Mapping[str, ToolSchema]) -> tuple[Call, ...] | None:
-    """Calls of a message that is one call or a list of calls; None when it does not begin like either."""
-    start = len(text) - len(text.lstrip())
-    body = text.strip()
-    if not _looks_like_calls(body, tools):
+    """Calls of a message that is one call or a list of calls behind its reasoning; None when it is not meant as such."""
+    start = end_of_reasoning(text)
+    body = text[start:].strip()
+    start = text.find(body, start)
+    try:
+        tree = _tree(body, start)
+    except Malformed:
+        if _begins_calls(body, tools):
+            raise
         return None
-    return read_calls(body, tools, start)
+    is_call = isinstance(tree, ast.Call) and _SPACED.match(body) is None
+    return _calls(tree, tools, start) if is_call or _begins_calls(body, tools) else None
 
 
-def _looks_like_calls(body: str, tools: Mapping[str, ToolSchema]) -> bool:
-    """Whether a text is meant as calls: a tool's name before a parenthesis, or one that is closed at the very end.
-
-    A list begins with a call, or is closed and holds a call, or begins with no word.
-    """
-    if body.startswith("["):
-        is_open = re.match(r"\[\s*[^\s(\[\]]{1,80}\(", body) is not None
-        has_call = re.search(r"\S\(", body) is not None or re.match(r"\[\s*[A-Za-z]", body) is None
-        return is_open or (body.endswith("]") and has_call)
-    found = re.match(r"([^\s(]{1,80})(\s*)\(", body)
-    return found is not None and (found.group(1) in tools or (not found.group(2) and body.endswith(")")))
+def _begins_calls(body: str, tools: Mapping[str, ToolSchema]) -> bool:
+    if body.startswith("[") and body.endswith("]"):
+        return re.search(r"\S\(", body) is not None or re.match(r"\[\s*[A-Za-z]", body) is None
+    begun = _BEGINNING.match(body)
+    return begun is not None and (begun["name"] in tools or bool(begun["argument"] and not begun["blank"]))
 
 
 def read_calls(text: str, tools: Mapping[str, ToolSchema], position: int = 0) -> tuple[Call, ...]:
@@ -63,12 +69,19 @@ def read_calls(text: str, tools: Mapping[str, ToolSchema], position: int = 0) ->
     Raises:
         Malformed: anything else.
     """
+    return _calls(_tree(text, position), tools, position)
+
+
+def _tree(text: str, position: int) -> ast.expr:
     scan(text, position)
     try:
-        tree = ast.parse(text, mode="eval").body
+        return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         offset = (getattr(error, "offset", None) or 1) - 1
         raise Malformed(f"not a call: {getattr(error, 'msg', error)}", position + offset) from error
+
+
+def _calls(tree: ast.expr, tools: Mapping[str, ToolSchema], position: int) -> tuple[Call, ...]:
     nodes = tree.elts if isinstance(tree, ast.List) else [tree]
     check_count(nodes)
     return tuple(_call(node, tools, position) for node in nodes)

@@ -1,8 +1,8 @@
 """From a model's text to a checked answer. Pure; nothing in the text is ever evaluated.
 
 An answer is a pydantic model whose fields are its sections, in order. In the JSON formats the text is one object; in
-the tagged format each section stands in its own tag, texts as they are and everything else as JSON. Reasoning up to the
-first ``</think>`` is cut off, unless the text begins with the answer. Whatever does not fit exactly is unusable, with the reason.
+the tagged format each section stands in its own tag, texts as they are and everything else as JSON. Reasoning is cut off up
+to the ``</think>`` behind which the answer begins. Whatever does not fit exactly is unusable, with the reason.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ def read(text: str, shape: type[A], form: AnswerFormat, max_chars: int) -> A | U
     """
     if len(text) > max_chars:
         return Unusable(f"more than {max_chars} characters")
-    body = text
-    if not text.lstrip().startswith(("{", "```", f"<{next(iter(shape.model_fields))}>")):
-        _, end, after = text.partition(THINK_END)
-        body = after if end else text
-        if not end and text.lstrip().startswith("<think>"):
-            return Unusable("the reasoning never ended")
+    body, beginnings = text, ("{", "```", f"<{next(iter(shape.model_fields))}>")
+    while not body.lstrip().startswith(beginnings) and THINK_END in body:
+        body = body.partition(THINK_END)[2]
+    if body.lstrip().startswith("<think>"):
+        return Unusable("the reasoning never ended")
     try:
         values = _tagged(body, shape) if form is AnswerFormat.TAGGED else loads(_unfenced(body))
         json.dumps(values, ensure_ascii=False).encode()

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
 
+from streams.retry_after import LONGEST_S, seconds_of
 from synthesizer.config import AnswerFormat, ModelConfig
 from synthesizer.llm.model import ModelRefused, ModelUnavailable, Question, Reply
 
 MAX_BODY_BYTES = 8_000_000
-MAX_WAIT_S = 30.0
 MIN_WAIT_S = 0.2
 IDLE_CONNECTION_S = 1.0
 """vLLM closes idle connections early; one that was kept longer is lost on its next use."""
@@ -82,7 +79,7 @@ class HttpModel:
                     raise ModelUnavailable(
                         f"{self._url} gave no answer in {num_failed} requests, the last one: {error}"
                     ) from error
-                await asyncio.sleep(min(MAX_WAIT_S, max(wait_s, error.after_s)))
+                await asyncio.sleep(min(LONGEST_S, max(wait_s, error.after_s)))
                 wait_s = 2 * wait_s if not is_loading else max(wait_s, MIN_WAIT_S)
 
     async def _once(self, question: Question, num_retries: int) -> Reply:
@@ -147,27 +144,6 @@ def _refuse(response: aiohttp.ClientResponse, body: bytes) -> None:
     if response.status in AGAIN:
         raise _TryAgain(reason, seconds_of(response.headers.get("Retry-After", ""), response.headers.get("Date", "")))
     raise ModelRefused(reason)
-
-
-def seconds_of(retry_after: str, date: str) -> float:
-    """How long a server asks to wait, seconds from 0; 0 if it does not say, or not in a form that is known.
-
-    Args:
-        retry_after: seconds, also with a fraction, or an HTTP date.
-        date: the server's own time as an HTTP date; this machine's counts if it gives none.
-
-    >>> seconds_of("2.5", ""), seconds_of("Tue, 01 Dec 2026 10:00:30 GMT", "Tue, 01 Dec 2026 10:00:00 GMT"), seconds_of("soon", "")
-    (2.5, 30.0, 0.0)
-    """
-    try:
-        seconds = float(retry_after)
-    except ValueError:
-        try:
-            until = parsedate_to_datetime(retry_after)
-            seconds = (until - (parsedate_to_datetime(date) if date else datetime.now(UTC))).total_seconds()
-        except (ValueError, TypeError):
-            return 0.0
-    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 
 
 def payload_of(question: Question, model: str, config: ModelConfig) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -33,6 +34,13 @@ WELL_FORMED = [
     ("hermes", '<think>a </tool_call> and <tool_call>{</think><tool_call>{"name":"mv","arguments":{"source":"a.txt","destination":"b"}}</tool_call></think>'),
     ("openai", json.dumps({"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "mv", "arguments": json.dumps(MOVE)}}]})),
     ("openai", json.dumps([{"type": "function", "function": {"name": "mv", "arguments": MOVE}}])),
+    ("openai", json.dumps([{"index": 0, "type": "function", "function": {"name": "mv", "arguments": MOVE}}])),
+    ("openai", json.dumps({"reasoning": "-", "tool_calls": [{"function": {"name": "mv", "arguments": MOVE}}]})),
+    ("openai", THINK + json.dumps([{"function": {"name": "mv", "arguments": MOVE}}])),
+    ("llama3", '{"parameters": {"source": "a.txt", "destination": "b"}, "name": "mv"}'),
+    ("llama3", 'Moving it. <|python_tag|>{"name": "mv", "parameters": {"source": "a.txt", "destination": "b"}}'),
+    ("llama3", THINK + '\n\n{"name": "mv", "parameters": {"source": "a.txt", "destination": "b"}}'),
+    ("python", THINK + "\n\n[mv(source='a.txt', destination='b')]"),
     ("python", "[mv(source='a.txt', destination='b')]"),
     ("python", 'mv("a.txt", "b")'),
     ("python", "  mv('a.txt',\n destination=\"b\")  "),
@@ -51,6 +59,17 @@ ANSWERS = [
     ("python", "Done(3)."),
     ("python", "[Note] I could not find it."),
     ("python", "[see above]"),
+    ("python", "[Note]"),
+    ("python", "[No files found (0 matches)]"),
+    ("python", "Done (3)"),
+    ("python", "File(s) moved (all)"),
+    ("python", "Error(s) occurred (see the log)"),
+    ("python", "[Update(s)] none"),
+    ("python", 'Renamed ("a" to "b").'),
+    ("python", THINK + "Done (3 files moved)."),
+    ("llama3", THINK + "Done."),
+    ("openai", THINK + "Done."),
+    ("llama3", '{"users": [{"name": "Bob"}]}'),
     ("openai", "[Note] I could not find it."),
     ("openai", "{braces} are not supported"),
     ("openai", '{"role": "assistant", "content": [{"type": "text", "text": "Done."}]}'),
@@ -94,6 +113,15 @@ MALFORMED = [
     ("hermes", 'a <tool_call>{"name":"mv","arguments":{}}</tool_call> b </think> c', "closes nothing"),
     ("llama3", '{"name": "mv"', "bad JSON"),
     ("python", "mv ('a'", "not a call"),
+    ("python", "nobody('a'", "not a call"),
+    ("python", "nobody(1)", "unknown function"),
+    ("python", "<think>mv('a', 'b')", "never closed"),
+    ("llama3", '{"id": 1, "name": "mv", "parameters": {}}', "a call has only"),
+    ("llama3", '{"tool": "mv", "parameters": {"source"', "bad JSON"),
+    ("llama3", 'I do it: <|python_tag|>mv("a")', "bad JSON"),
+    ("llama3", '<think>{"name": "mv", "parameters": {}}', "never closed"),
+    ("openai", '{"index": 0, "function": {"name": "mv"}}', "neither content nor tool_calls"),
+    ("hermes", '<tool_call>{"name": "mv}</tool_call>', "never closed outside JSON strings"),
     ("llama3", '{"function": "mv"}', "a call has only"),
     ("llama3", "<|python_tag|>", "nothing follows"),
     ("llama3", '{"name": "mv", "parameters": {}, "arguments": {}}', "a call has only"),
@@ -254,3 +282,64 @@ def test_prose_is_an_answer_in_every_format_that_knows_prose(text):
 def test_an_openai_call_without_arguments_may_say_so_with_an_empty_text():
     parsed = parser("openai")('[{"function": {"name": "ls", "arguments": ""}}]', TOOLS)
     assert [(call.name, call.arguments_json) for call in parsed.calls] == [("ls", "{}")]
+
+
+WORDS = [
+    "Done",
+    "File(s)",
+    "(all)",
+    "(3",
+    "moved)",
+    "[1]",
+    "[Note]",
+    "[",
+    "]",
+    "{",
+    "}",
+    "a=1",
+    "x,",
+    "e.g.",
+    "(s)",
+    "1",
+    "it's",
+    '"b"',
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["Done", "File(s)", "(all)", "[Note]", "[1]", "{a}", "I"]), st.lists(st.sampled_from(WORDS)))
+def test_prose_with_brackets_anywhere_is_an_answer(first, words):
+    prose = " ".join([first, *words, "so."])
+    for name in ("hermes", "llama3", "openai", "python"):
+        assert parser(name)(prose, TOOLS).outcome is MessageOutcome.ANSWER, name
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    function=st.permutations([("name", "echo"), ("arguments", json.dumps({"content": "]}"}))]),
+    call=st.permutations(["function", "id", "type", "index"]),
+    message=st.permutations([("role", "assistant"), ("content", None), ("audio", None), ("tool_calls", None)]),
+)
+def test_the_order_of_the_keys_does_not_matter(function, call, message):
+    values = {"function": dict(function), "id": "c", "type": "function", "index": 0}
+    calls = [{key: values[key] for key in call}]
+    bare = {key if key == "name" else "parameters": json.loads(v) if key != "name" else v for key, v in function}
+    for name, spoken in (
+        ("openai", calls),
+        ("openai", {key: calls if key == "tool_calls" else value for key, value in message}),
+        ("llama3", bare),
+    ):
+        parsed = parser(name)(json.dumps(spoken), TOOLS)
+        assert [each.arguments_json for each in parsed.calls] == ['{"content":"]}"}'], (spoken, parsed.detail)
+
+
+@pytest.mark.parametrize("end", ["", "\\", "</tool_call>", "\\</tool_call>"])
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("hermes", '<tool_call>{"'), ("strict", '<tool_call>["'), ("llama3", '{"name": "'), ("openai", '{"content": "')],
+)
+def test_a_text_of_quotes_that_never_end_is_refused_in_time_proportional_to_its_length(name, start, end):
+    before = time.process_time()
+    parsed = parser(name)(start + '\\"' * 16_000 + end, TOOLS)
+    assert parsed.outcome is MessageOutcome.PARSE_ERROR
+    assert time.process_time() - before < 1.0

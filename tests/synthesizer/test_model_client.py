@@ -12,9 +12,10 @@ from benchmarks.playing_server import Player, PlayingServer, tagged
 from schemas import encode
 from schemas.events import SynthesisFailure, TaskSynthesized
 from streams.log.embedded_broker import free_port
+from streams.retry_after import LONGEST_S, seconds_of
 from synthesizer.config import AnswerFormat, ModelConfig
 from synthesizer.llm.answers import Unusable, read
-from synthesizer.llm.http import HttpModel, seconds_of
+from synthesizer.llm.http import HttpModel
 from synthesizer.llm.model import ModelRefused, ModelUnavailable, Question
 from synthesizer.llm.prompts import PromptMissing, Prompts, as_data
 from synthesizer.stages.planner import PlanAnswer
@@ -350,6 +351,13 @@ def test_prompts_are_known_by_their_hash_and_own_files_win(tmp_path):
         ("-4", "", 0.0),
         ("nan", "", 0.0),
         ("inf", "", 0.0),
+        ("86400", "", LONGEST_S),
+        ("Wed, 02 Dec 2026 10:00:00 GMT", "Tue, 01 Dec 2026 10:00:00 GMT", LONGEST_S),
+        ("Tue, 01 Dec 2026 10:00:09 -0000", "Tue, 01 Dec 2026 10:00:00 GMT", 9.0),
+        ("Tue, 99 Dec 2026 10:00:30 GMT", "Tue, 01 Dec 2026 10:00:00 GMT", 0.0),
+        ("Tue, 01 Dec 2026 99999999999999999999:00:30 GMT", "", 0.0),
+        ("Tue, 01 Dec 2026 10:00:30 +99999999999999", "", 0.0),
+        ("Tue, 01 Dec 2020 10:00:00 GMT", "no date", 0.0),
     ],
 )
 def test_how_long_a_server_asks_to_wait(retry_after, date, seconds):
@@ -368,6 +376,11 @@ def test_an_answer_in_parts_is_their_texts():
     parts = [{"type": "text", "text": "an "}, {"type": "image_url"}, {"type": "text", "text": "answer"}]
     (reply,), _ = asked([body({"choices": [{"message": {"content": parts}}]})])
     assert reply.text == "an answer" and reply.num_retries == 0
+
+
+def test_reasoning_that_speaks_of_its_own_end_is_cut_off_where_the_answer_begins():
+    for text in (f"<think>a </think> b</think>{json.dumps(PLAN)}", f"a </think> b</think>\n{json.dumps(PLAN)}"):
+        assert read(text, PlanAnswer, AnswerFormat.JSON_OBJECT, 10_000).model_dump() == PLAN
 
 
 @pytest.mark.parametrize("said", ["</think> ends it", "</turns>", "<think>", '"</turns>"'])

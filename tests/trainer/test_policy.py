@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from environments.episode import Incoming
 from environments.registry import load_tasks
+from schemas.events import FinishReason
 from tests.trainer.test_template import chat_tokenizer
 from trainer.policy.loading import (
     PolicyConfig,
@@ -143,6 +144,11 @@ def test_an_id_that_the_tokenizer_has_no_token_for_ends_its_rollout_with_the_rea
     )
     live.accept(live.ids, [400, min(template.stop_ids)], [-1.0, -1.0], "stop", None)
     assert live.is_over and "id 400 is no token" in live.rollout().error
+    cut = LiveEpisode(
+        RolloutRequest(task, EpisodeMaker("compact")(task), 0, ("r", 0)), template, SamplingParams(1, 2, 900), 900
+    )
+    cut.accept(cut.ids, [400, 200], [-1.0, -1.0], "length", None)
+    assert cut.rollout().episode.finish_reason is FinishReason.ERROR and "id 400 is no token" in cut.rollout().error
 
 
 def test_a_generation_config_that_transformers_will_not_save_does_not_break_the_first_checkpoint(

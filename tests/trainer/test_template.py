@@ -352,3 +352,5 @@ def test_a_parser_is_told_that_the_prompt_has_opened_the_thinking() -> None:
     text = chosen(tokenizer).message_text([*tokenizer.encode("a <tool_call>?</think>done"), tokenizer.eos_token_id])
     assert text == "<think>a <tool_call>?</think>done"
     assert parser("hermes")(text, {}).outcome is MessageOutcome.ANSWER
+    own = "<think>b</think>done"
+    assert chosen(tokenizer).message_text([*tokenizer.encode(own), tokenizer.eos_token_id]) == own

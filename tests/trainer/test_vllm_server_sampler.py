@@ -1,6 +1,7 @@
 """The vLLM server sampler against a server in memory: what it asks for, what it records, what it refuses."""
 
 import re
+import time
 from dataclasses import replace
 
 import httpx
@@ -131,6 +132,38 @@ def test_a_broken_server_is_an_error_with_its_address_and_words(broken, words):
     server.broken["/v1/completions"] = broken
     with pytest.raises(VllmError, match=f"POST /v1/completions at http://fake:1: {words}"):
         sampler_of(server).rollout(requests_of(1), PARAMS)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_server_is_asked_again_after_the_time_it_asks_for(status):
+    server, busy = FakeVllm(), [httpx.Response(status, headers={"Retry-After": "0.3"}, text="busy")]
+
+    def handle(request):
+        return busy.pop() if request.url.path == "/v1/completions" and busy else server.handle(request)
+
+    sampler = VllmServerSampler(
+        "http://fake:1", ToyTemplate(), client=server.client(), transport=lambda: httpx.MockTransport(handle)
+    )
+    started = time.monotonic()
+    assert all(r.episode.done and not r.error for r in sampler.rollout(requests_of(1), PARAMS)) and not busy
+    assert time.monotonic() - started >= 0.3
+
+
+def test_a_server_that_stays_busy_ends_the_sampling_and_no_rollout_is_blamed():
+    server, asked = FakeVllm(), []
+
+    def handle(request):
+        if request.url.path != "/v1/completions":
+            return server.handle(request)
+        asked.append(request)
+        return httpx.Response(429, headers={"Retry-After": "0.01"}, json={"error": {"message": "queue is full"}})
+
+    sampler = VllmServerSampler(
+        "http://fake:1", ToyTemplate(), client=server.client(), transport=lambda: httpx.MockTransport(handle)
+    )
+    with pytest.raises(VllmError, match="HTTP 429: queue is full"):
+        sampler.rollout(requests_of(1, 1), PARAMS)
+    assert len(asked) == 3
 
 
 def test_a_connection_that_breaks_once_is_tried_again():

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from environments.episode import Incoming
 from environments.interface import ToolSchema
-from environments.parsing.hermes import THINK_OPEN
+from environments.parsing.blocks import THINK_OPEN
 from environments.registry import environment
 from schemas.events import Call, Task
 
@@ -387,10 +387,11 @@ class ChatTemplate:
     def message_text(self, ids: Sequence[int]) -> str:
         """The message without the stop token that ended it, behind the ``<think>`` that the prompt for it may have opened."""
         if self._opened is None:
-            prompt, _ = self._after_reply(*_behind_a_reply([("user", ".")]))
-            self._opened = THINK_OPEN if prompt.rstrip().endswith(THINK_OPEN) else ""
+            prompts = (self._after_reply(*_behind_a_reply([(kind, ".")]))[0] for kind in ("user", "tool"))
+            self._opened = THINK_OPEN if all(each.rstrip().endswith(THINK_OPEN) for each in prompts) else ""
         kept = ids[:-1] if len(ids) and ids[-1] in self.stop_ids else ids
-        return self._opened + decoded(self._tokenizer, kept)
+        text = decoded(self._tokenizer, kept)
+        return text if text.lstrip().startswith(THINK_OPEN) else self._opened + text
 
     def target_ids(self, calls: Sequence[Call]) -> list[int]:
         """Hermes-style tool calls, or a short answer, closed by the first stop token."""

@@ -81,7 +81,8 @@ class LiveEpisode:
     ) -> None:
         """Take a sampled message: record it, give it to the episode, show what follows.
 
-        A message that ended neither with a stop token nor at its longest, as one that was aborted, breaks the episode.
+        A message that ended neither with a stop token nor at its longest, as one that was aborted, breaks the episode; so
+        does one with an id that the tokenizer has no token for.
 
         Args:
             prompt_ids: what the engine says it continued.
@@ -102,11 +103,12 @@ class LiveEpisode:
         self._extend(ids, logprobs, 1)
         self.num_messages += 1
         episode = self.request.episode
-        if ids[-1] not in self._template.stop_ids:
-            episode.cut(FinishReason.TOKEN_LIMIT)
-            return
         try:
-            episode.step(self._template.message_text(list(ids)))
+            text = self._template.message_text(list(ids))
+            if ids[-1] in self._template.stop_ids:
+                episode.step(text)
+            else:
+                episode.cut(FinishReason.TOKEN_LIMIT)
         except CALL_FAILURES as error:
             self.fail(f"message {len(episode.messages)}: {type(error).__name__}: {error}")
         if not episode.done:

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import httpx
 
+from streams.retry_after import seconds_of
+
 BACKENDS_OWN_DEADLINE_S = 10.0
 MAX_ERROR_CHARS = 2_000
+BUSY = frozenset({408, 425, 429, 503})
 PROVING, UNPROVEN = "proving", "unproven"
 """Labels of weights that are being proven, and of weights that are in doubt."""
 
@@ -19,6 +22,14 @@ class VllmError(RuntimeError):
 
 class VllmRefusal(VllmError):
     """The server answered that it will not do what was asked; asking again is no use."""
+
+
+class VllmBusy(VllmError):
+    """The server, or what stands before it, cannot answer now; ``after_s`` is the wait it asks for, 0 if it does not say."""
+
+    def __init__(self, text: str, after_s: float) -> None:
+        super().__init__(text)
+        self.after_s = after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +65,15 @@ def checked(response: httpx.Response, what: str, url: str) -> dict[str, object]:
 
     Raises:
         VllmRefusal: the request was at fault, with the server's text.
-        VllmError: the server was, with the server's text.
+        VllmBusy: it came at a bad time, with the server's text.
+        VllmError: the server was at fault, with the server's text.
     """
     if response.status_code >= 400:
-        kind = VllmRefusal if response.status_code < 500 else VllmError
-        raise kind(f"{what} at {url}: HTTP {response.status_code}: {error_text(response)}")
+        text = f"{what} at {url}: HTTP {response.status_code}: {error_text(response)}"
+        if response.status_code in BUSY:
+            headers = response.headers
+            raise VllmBusy(text, seconds_of(headers.get("Retry-After", ""), headers.get("Date", "")))
+        raise VllmRefusal(text) if response.status_code < 500 else VllmError(text)
     try:
         body = response.json()
     except ValueError as error:

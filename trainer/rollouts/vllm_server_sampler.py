@@ -21,6 +21,7 @@ from trainer.rollouts.sampler import OnProgress, OnRollout, Rollout, RolloutRequ
 from trainer.rollouts.vllm_client import (
     PROVING,
     ServerFacts,
+    VllmBusy,
     VllmClient,
     VllmError,
     VllmRefusal,
@@ -31,6 +32,8 @@ from trainer.rollouts.vllm_client import (
 
 COMPLETIONS = "/v1/completions"
 NUM_TRIES = 3
+BUSY_WAIT_S = 1.0
+"""Wait for a busy server that does not say how long."""
 PROVING_POLL_S = 0.2
 
 
@@ -190,6 +193,10 @@ class VllmServerSampler:
                 return checked(response, what, self.url)
             except httpx.TimeoutException as error:
                 raise VllmError(f"{what} at {self.url}: no answer within {self._deadline_s:g} s") from error
+            except VllmBusy as error:
+                if not left:
+                    raise
+                await asyncio.sleep(error.after_s or BUSY_WAIT_S)
             except httpx.TransportError as error:
                 if not left:
                     raise VllmError(
