@@ -223,7 +223,7 @@ class Message:
 
     Attributes:
         turn: 0-based user turn.
-        text: The message exactly as decoded from the sampled tokens.
+        text: The message as its parser reads it: decoded from the sampled tokens, behind the thinking tag if the prompt opened it.
         outcome: What the parser made of it.
         calls: Calls that were executed, in order.
         results: Result string of each call.
