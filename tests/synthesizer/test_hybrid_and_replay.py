@@ -5,9 +5,9 @@ import json
 from dataclasses import replace
 
 import pytest
+
 from analysis.index import RunIndex
 from analysis.yields import synthesis_of
-
 from benchmarks.playing_server import Player, blocks
 from schemas import encode
 from schemas.events import Category, SynthesisFailed, SynthesisFailure, TaskSynthesized

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from analysis.index import RunIndex
 from analysis.yields import synthesis_of
-
 from schemas.events import SynthesisFailed, SynthesisFailure, TaskSynthesized
 from streams.log.connection import Connection
 from streams.log.embedded_broker import free_port
