@@ -55,9 +55,7 @@ def tap(
     run_id: Annotated[str, typer.Option("--run", help="Only events of this run id.")] = "",
     since: Annotated[str, typer.Option(help="now, -10m (s, m, h, d), or an ISO time; UTC if it names no zone.")] = "",
     until: Annotated[str, typer.Option(help="As --since; this moment is excluded.")] = "",
-    where: Annotated[
-        list[str] | None, typer.Option(help="field=value, also != < <= > >= ~ (contains); all must hold.")
-    ] = None,
+    where: Annotated[list[str] | None, typer.Option(help="field=value; may be repeated, all must hold.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on at the end until Ctrl-C.")] = False,
     limit: Annotated[int, typer.Option(min=0, help="Stop after so many records; 0 for no limit.")] = 0,
     style: Annotated[str, typer.Option("--format", help="table, jsonl, parquet or arrow.")] = "table",
@@ -176,14 +174,14 @@ def replay(
     runs: Runs = Path("runs"),
     as_json: AsJson = False,
     parts: Annotated[
-        str, typer.Option(help="decisions,learning,rewards: what to repeat.")
-    ] = "decisions,learning,rewards",
+        str, typer.Option(help="decisions,learning,rewards,synthesis: what to repeat.")
+    ] = "decisions,learning,rewards,synthesis",
     source: Annotated[str, typer.Option("--from", help="Broker (host:port) to read from instead of the archive.")] = "",
     checkpoints: Annotated[
         Path | None, typer.Option(help="Checkpoints of the run, if they are not in its folder.")
     ] = None,
 ) -> None:
-    """Decide, learn and play a recorded run again; exit code 0 only if all is equal."""
+    """Decide, learn, play and synthesize a recorded run again; exit code 0 only if all is equal."""
     from commands import replay as command
 
     raise typer.Exit(0 if command.show(name, runs, source, parts, checkpoints, as_json, console) else 1)

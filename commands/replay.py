@@ -1,4 +1,4 @@
-"""``rods replay``: decide, learn and play a recorded run again, and say where the first difference is."""
+"""``rods replay``: decide, learn, play and synthesize a recorded run again, and say where the first difference is."""
 
 from __future__ import annotations
 
@@ -60,10 +60,14 @@ def replay(origin: Origin, asked: tuple[str, ...], checkpoints: Path | None, pro
 
 def _repeat(part: str, source: Source, report: Report, progress: Progress) -> None:
     """One part; damage of a topic it reads is a difference even if everything else is equal."""
-    damage = damage_in(source.origin, FACT_TOPICS if part == "decisions" else (*FACT_TOPICS, BODIES))
+    damage = damage_in(source.origin, FACT_TOPICS if part in ("decisions", "synthesis") else (*FACT_TOPICS, BODIES))
     try:
         if part == "decisions":
             decisions(source, report, progress)
+        elif part == "synthesis":
+            from commands.replay_synthesis import synthesis
+
+            synthesis(source, report, progress)
         else:
             from commands import replay_learning
 

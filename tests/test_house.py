@@ -34,7 +34,7 @@ KEPT_BY = {
     "torch": {"trainer", "commands/trainer.py"},
     "transformers": {"trainer", "commands/trainer.py"},
     "vllm": {"trainer", "synthesizer"},
-    "pyarrow": {"analysis/arrow_tables.py", "analysis/export.py", "analysis/sql_views.py", "commands/tap.py"},
+    "pyarrow": {"analysis/columns.py", "analysis/sql_views.py"},
     "duckdb": {"analysis/sql_views.py", "commands/sql.py"},
     "confluent_kafka": {"streams"},
     "aiokafka": {"streams"},
