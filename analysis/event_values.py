@@ -1,18 +1,20 @@
 """Plain values of events for files and queries. Pure.
 
-Packed fields hold one array as little-endian bytes; here stands which ones and how they unpack.
+Packed fields hold one array as little-endian bytes; ``PACKED`` says which ones, and with what items.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from schemas import BY_NAME, CATALOGUE, Event, as_record
+from schemas import BY_NAME, CATALOGUE, Undecodable
 from schemas.packed import ID_DTYPE, LOGPROB_DTYPE, MASK_DTYPE
+from streams.archive.scan import plain_values
+from streams.log.port import Record
 
 PACKED: Mapping[str, Mapping[str, np.dtype]] = {
     "TrajectoryRecorded": {"token_ids": ID_DTYPE, "logprobs": LOGPROB_DTYPE, "mask": MASK_DTYPE}
@@ -45,25 +47,39 @@ def topics_of(event_types: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry.topic for entry in CATALOGUE if entry.name in event_types))
 
 
-def unpacked(data: bytes, dtype: np.dtype) -> np.ndarray | None:
-    """The array in a packed field, shape (T,), or ``None`` where the bytes are no whole number of items."""
-    return None if len(data) % dtype.itemsize else np.frombuffer(data, dtype=dtype)
-
-
-def plain(event: Event, unpack: bool = False) -> dict[str, object]:
-    """Field values ready for JSON: records as dicts, bytes as base64.
+def values_of(
+    records: Iterable[Record], event_types: Collection[str], on_fault: Callable[[Record, Undecodable], None]
+) -> Iterator[tuple[Record, str, Mapping[str, object]]]:
+    """(record, event type, field values) of each event of some types, in order.
 
     Args:
-        event: the event.
+        records: any.
+        event_types: names of event types.
+        on_fault: told of each record that is no event.
+    """
+    for record in records:
+        try:
+            name, values = plain_values(record)
+        except Undecodable as error:
+            on_fault(record, error)
+            continue
+        if name in event_types:
+            yield record, name, values
+
+
+def plain(event_type: str, values: Mapping[str, object], unpack: bool = False) -> dict[str, object]:
+    """Field values ready for JSON: bytes as base64.
+
+    Args:
+        event_type: its name.
+        values: field values, records as dicts.
         unpack: give packed fields as lists of numbers; a field that does not unpack stays base64.
     """
-    packed = PACKED.get(type(event).__name__, {}) if unpack else {}
-    values = {}
-    for name, value in as_record(event).items():
-        array = unpacked(value, packed[name]) if name in packed else None
-        values[name] = array.tolist() if array is not None else _json_value(value)
-    return values
+    packed = PACKED.get(event_type, {}) if unpack else {}
+    return {name: _json_value(value, packed.get(name)) for name, value in values.items()}
 
 
-def _json_value(value: object) -> object:
+def _json_value(value: object, dtype: np.dtype | None) -> object:
+    if dtype is not None and len(value) % dtype.itemsize == 0:
+        return np.frombuffer(value, dtype=dtype).tolist()
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value

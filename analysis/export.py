@@ -10,13 +10,12 @@ moved aside.
 from __future__ import annotations
 
 import fcntl
-import gc
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
@@ -25,17 +24,13 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from analysis.arrow_tables import Row, num_broken, schema_for, table_of
-from analysis.event_values import PACKED, event_types_of, table_name, topics_of
+from analysis.columns import ColumnFile
+from analysis.event_values import event_types_of, table_name, topics_of, values_of
+from analysis.index import Firsts
 from schemas import Undecodable
-from streams.archive.scan import plain_values, scan_archive
+from streams.archive.scan import scan_archive
 from streams.log.port import Place, Record
 
-ROW_GROUP_BYTES = 16 * 1024 * 1024
-COMPRESSION_LEVEL = 1
 NO_RUN = "__HIVE_DEFAULT_PARTITION__"
 INCOMING = ".incoming-"
 ASIDE = "aside"
@@ -88,22 +83,25 @@ class ExportReport:
     faults: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
+    def count(self, part: Part, file: ColumnFile) -> None:
+        """Add a file that is written."""
+        self.files.append(part.file)
+        self.rows[part.event_type] = self.rows.get(part.event_type, 0) + file.num_rows
+        self.num_bytes += file.num_bytes
+        self.num_broken += file.num_broken
+
 
 @lru_cache(maxsize=64)
-def _day(number: int) -> str:
-    try:
-        return date.fromordinal(EPOCH_ORDINAL + number).isoformat()
-    except (ValueError, OverflowError):
-        return date.fromordinal(EPOCH_ORDINAL).isoformat()
-
-
 def day_of(occurred_at_ms: int) -> str:
     """UTC day of a time; one outside of the calendar gives 1970-01-01.
 
     >>> day_of(86_400_000), day_of(10**18)
     ('1970-01-02', '1970-01-01')
     """
-    return _day(occurred_at_ms // MS_A_DAY)
+    try:
+        return date.fromordinal(EPOCH_ORDINAL + occurred_at_ms // MS_A_DAY).isoformat()
+    except (ValueError, OverflowError):
+        return date.fromordinal(EPOCH_ORDINAL).isoformat()
 
 
 def export_archive(
@@ -129,15 +127,36 @@ def export_archive(
         FileNotFoundError: there is no archive.
     """
     names = tuple(event_types) or event_types_of("all")
-    with incoming_folder(to) as incoming, closing(_Writer(to, incoming, overwrite)) as writer:
-        with without_cycle_collection():
-            for _, records in groupby(scan_archive(root, topics_of(names), on_bytes), key=lambda record: record.place):
-                for record in records:
-                    writer.add(record, names)
-                writer.finish_place()
+    report, firsts, folders = ExportReport(), Firsts(), set()
+
+    def on_fault(record: Record, error: Undecodable) -> None:
+        report.num_undecodable += 1
+        if len(report.faults) < NAMED_FAULTS:
+            report.faults.append(f"{record.topic}-{record.partition}@{record.offset}: {error}")
+
+    with incoming_folder(to) as incoming, ThreadPoolExecutor(max_workers=1) as thread:
+        records = scan_archive(root, topics_of(names), on_bytes)
+        for place, values in groupby(values_of(records, names, on_fault), key=lambda row: row[0].place):
+            files: dict[Part, ColumnFile] = {}
+            with ExitStack() as held:
+                for record, name, event in values:
+                    if not firsts.is_first(event["event_id"]):
+                        continue
+                    part = Part(name, event["run_id"], day_of(event["occurred_at_ms"]), place)
+                    if part not in files:
+                        refuse_unless(overwrite, to / part.folder)
+                        folders.add(part.folder)
+                        path = incoming / part.file
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        files[part] = ColumnFile(name, path, thread)
+                        held.callback(files[part].close)
+                    files[part].add(record, event)
+            for part, file in sorted(files.items()):
+                report.count(part, file)
+        report.num_duplicates = firsts.num_repeated
         with locked(to):
-            publish(incoming, to, writer.folders(), overwrite)
-    return writer.report
+            publish(incoming, to, sorted(folders), overwrite)
+    return report
 
 
 @contextmanager
@@ -185,8 +204,8 @@ def publish(incoming: Path, to: Path, folders: Iterable[str], overwrite: bool) -
     """
     for folder in folders:
         target, aside = to / folder, incoming / ASIDE / folder
+        refuse_unless(overwrite, target)
         if target.exists():
-            refuse_unless(overwrite, target)
             aside.parent.mkdir(parents=True, exist_ok=True)
             target.replace(aside)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -197,126 +216,7 @@ def refuse_unless(overwrite: bool, target: Path) -> None:
     """Keep an earlier data set.
 
     Raises:
-        ExportExists: it may not be replaced.
+        ExportExists: it is there and may not be replaced.
     """
-    if not overwrite:
+    if target.exists() and not overwrite:
         raise ExportExists(f"{target} is there already: choose another folder or pass --overwrite")
-
-
-@contextmanager
-def without_cycle_collection() -> Iterator[None]:
-    """Rows are trees without cycles; a collector that walks the growing heap again and again would halve the pace."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-class _Writer:
-    """Collects rows by part, writes full row groups in a second thread."""
-
-    def __init__(self, to: Path, incoming: Path, overwrite: bool) -> None:
-        self._to = to
-        self._incoming = incoming
-        self._overwrite = overwrite
-        self._seen: set[str] = set()
-        self._rows: dict[Part, list[Row]] = {}
-        self._sizes: dict[Part, int] = {}
-        self._open: dict[Part, pq.ParquetWriter] = {}
-        self._thread = ThreadPoolExecutor(max_workers=1)
-        self._pending: Future | None = None
-        self.report = ExportReport()
-
-    def add(self, record: Record, names: tuple[str, ...]) -> None:
-        """Take a record in."""
-        try:
-            name, values = plain_values(record)
-        except Undecodable as error:
-            self.report.num_undecodable += 1
-            where = f"{record.topic}-{record.partition}@{record.offset}"
-            self.report.faults += [f"{where}: {error}"] if len(self.report.faults) < NAMED_FAULTS else []
-            return
-        if name not in names:
-            return
-        if values["event_id"] in self._seen:
-            self.report.num_duplicates += 1
-            return
-        self._seen.add(values["event_id"])
-        part = Part(name, values["run_id"], day_of(values["occurred_at_ms"]), record.place)
-        self._rows.setdefault(part, []).append((record, values))
-        self._sizes[part] = self._sizes.get(part, 0) + len(record.value)
-        if self._sizes[part] >= ROW_GROUP_BYTES:
-            self._flush(part)
-
-    def _flush(self, part: Part) -> None:
-        rows, size = self._rows.pop(part), self._sizes.pop(part)
-        table = table_of(part.event_type, rows)
-        self.report.rows[part.event_type] = self.report.rows.get(part.event_type, 0) + len(rows)
-        self.report.num_bytes += size
-        self.report.num_broken += num_broken(table, part.event_type)
-        writer = self._writer(part)
-        self._await()
-        self._pending = self._thread.submit(writer.write_table, table)
-
-    def _await(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    def _writer(self, part: Part) -> pq.ParquetWriter:
-        if part not in self._open:
-            if (self._to / part.folder).exists():
-                refuse_unless(self._overwrite, self._to / part.folder)
-            path = self._incoming / part.file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self.report.files.append(part.file)
-            self._open[part] = writer_for(part.event_type, path)
-        return self._open[part]
-
-    def finish_place(self) -> None:
-        """Write what is left and close the files of a partition."""
-        for part in sorted(self._rows):
-            self._flush(part)
-        self._await()
-        for writer in self._open.values():
-            writer.close()
-        self._open = {}
-
-    def folders(self) -> list[str]:
-        """Data sets that were written, relative to the target."""
-        return sorted({str(Path(name).parents[1]) for name in self.report.files})
-
-    def close(self) -> None:
-        """Release files and the thread, whatever happened before."""
-        self._thread.shutdown(wait=True)
-        for writer in self._open.values():
-            writer.close()
-        self._open = {}
-
-
-def writer_for(event_type: str, path: Path | pa.NativeFile, unpack: bool = True) -> pq.ParquetWriter:
-    """A Parquet writer for tables of one event type: zstd, no dictionaries for packed arrays."""
-    packed = PACKED.get(event_type, {})
-    schema = schema_for(event_type, unpack)
-    plain_columns = [f"{name}.list.element" if unpack else name for name in packed]
-    dictionaries = [path for path in _leaf_paths(schema) if path not in plain_columns]
-    return pq.ParquetWriter(
-        path,
-        schema,
-        compression="zstd",
-        compression_level=COMPRESSION_LEVEL,
-        use_dictionary=dictionaries,
-        write_statistics=[field.name for field in schema if not pa.types.is_nested(field.type)],
-    )
-
-
-def _leaf_paths(schema: pa.Schema) -> list[str]:
-    """Parquet column paths of a schema, in order."""
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, schema):
-        pass
-    parquet = pq.ParquetFile(sink.getvalue()).schema
-    return [parquet.column(index).path for index in range(len(parquet))]

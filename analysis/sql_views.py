@@ -13,10 +13,11 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from analysis.arrow_tables import Row, schema_for, table_of
-from analysis.event_values import table_name, topics_of
-from schemas import BY_NAME, Undecodable
-from streams.archive.scan import plain_values, scan_archive
+from analysis.columns import Row, schema_for, table_of
+from analysis.event_values import table_name, topics_of, values_of
+from analysis.index import Firsts
+from schemas import BY_NAME
+from streams.archive.scan import scan_archive
 from streams.pool.settings import PoolConfig
 
 FOLDER = Path(__file__).parent / "sql"
@@ -77,19 +78,13 @@ def tables_in(
     wanted = tuple(event_types)
     chunks: dict[str, list[pa.Table]] = {name: [schema_for(name).empty_table()] for name in wanted}
     rows: dict[str, list[Row]] = {name: [] for name in wanted}
-    seen: set[str] = set()
-    for record in scan_archive(root, topics_of(wanted), on_bytes):
-        try:
-            name, values = plain_values(record)
-        except Undecodable:
-            continue
-        if name not in rows or values["event_id"] in seen:
-            continue
-        seen.add(values["event_id"])
-        rows[name].append((record, values))
-        if len(rows[name]) == CHUNK_ROWS:
-            chunks[name].append(table_of(name, rows[name]))
-            rows[name] = []
+    firsts = Firsts()
+    for record, name, values in values_of(scan_archive(root, topics_of(wanted), on_bytes), wanted, lambda *_: None):
+        if firsts.is_first(values["event_id"]):
+            rows[name].append((record, values))
+            if len(rows[name]) == CHUNK_ROWS:
+                chunks[name].append(table_of(name, rows[name]))
+                rows[name] = []
     return {name: pa.concat_tables([*chunks[name], table_of(name, rows[name])]) for name in wanted}
 
 

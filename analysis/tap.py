@@ -10,19 +10,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from enum import Enum
 from types import UnionType
-from typing import Protocol, get_args, get_origin, get_type_hints
+from typing import NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
-from schemas import BY_NAME, Event, Undecodable, events
-from streams.archive.scan import Scanned, plain_values, scanned
+from schemas import BY_NAME, Undecodable, events
+from streams.archive.scan import plain_values
 from streams.log.port import Record
 
 POLL_S = 0.25
 TYPE = "event"
 """The path that stands for an event's type."""
-OPERATORS = ("!=", "<=", ">=", "=", "<", ">", "~")
-PATTERN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.]*)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -30,79 +27,83 @@ class BadSelection(ValueError):
     """A selection that means nothing; the text says which part and what is possible."""
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """``path operator value``: one comparison of a field.
+class Tapped(NamedTuple):
+    """A record and the event in it, or why there is none.
 
     Attributes:
-        path: field name, dots for fields of records (``evidence.mean``) and keys of maps (``metrics.loss``).
-        operator: ``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, or ``~`` for "contains".
-        value: a JSON value, or a text.
+        record: the record.
+        event_type: its event's type; empty for none.
+        values: field values of the event.
+        error: what is wrong with the record.
+    """
+
+    record: Record
+    event_type: str
+    values: Mapping[str, object]
+    error: Undecodable | None = None
+
+    @property
+    def where(self) -> str:
+        """topic-partition@offset."""
+        return f"{self.record.topic}-{self.record.partition}@{self.record.offset}"
+
+
+def tapped(record: Record) -> Tapped:
+    """What a record says."""
+    try:
+        return Tapped(record, *plain_values(record))
+    except Undecodable as error:
+        return Tapped(record, "", {}, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """``path=value``.
+
+    Attributes:
+        path: field name, dots for fields of records (``evidence.zone``) and keys of maps (``metrics.loss``).
+        value: what the field must be: its text, or a JSON value that equals it.
     """
 
     path: str
-    operator: str
-    value: object
+    value: str
 
-    def holds(self, name: str, event: Event | Mapping[str, object]) -> bool:
-        """Whether an event has the field and it compares; values of different kinds never do.
+    def holds(self, event_type: str, values: Mapping[str, object]) -> bool:
+        """Whether an event has the field and it is so."""
+        found, value = (True, event_type) if self.path == TYPE else _dig(values, self.path.split("."))
+        return found and (str(value) == self.value or _is_json(value, self.value))
 
-        Args:
-            name: the event's type.
-            event: the event, or its plain values.
-        """
-        found, value = (True, name) if self.path == TYPE else _dig(event, self.path.split("."))
-        return found and _compare(value, self.operator, self.value)
+
+def _is_json(value: object, text: str) -> bool:
+    try:
+        return json.loads(text) == value
+    except ValueError:
+        return False
 
 
 def parse_condition(text: str) -> Condition:
     """A condition from its text.
 
-    >>> parse_condition("evidence.mean >= 0.5")
-    Condition(path='evidence.mean', operator='>=', value=0.5)
+    >>> parse_condition("evidence.zone = boundary")
+    Condition(path='evidence.zone', value='boundary')
 
     Raises:
-        BadSelection: it is no comparison.
+        BadSelection: it is none.
     """
-    match = PATTERN.fullmatch(text)
-    if match is None:
-        raise BadSelection(f"--where {text!r}: expected field, one of {' '.join(OPERATORS)}, and a value")
-    path, operator, value = match.groups()
-    try:
-        return Condition(path, operator, json.loads(value))
-    except ValueError:
-        return Condition(path, operator, value.strip("'\""))
+    path, sign, value = (part.strip() for part in text.partition("="))
+    if not sign or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", path):
+        raise BadSelection(f"--where {text!r}: expected field=value; `rods sql` answers everything else")
+    return Condition(path, value.strip("'\""))
 
 
 def _dig(value: object, path: Sequence[str]) -> tuple[bool, object]:
     for index, name in enumerate(path):
-        if isinstance(value, Mapping):
-            rest = ".".join(path[index:])
-            if rest in value:
-                return True, value[rest]
-            if name not in value:
-                return False, None
-            value = value[name]
-            continue
-        if name not in getattr(value, "__slots__", ()):
+        if not isinstance(value, Mapping):
             return False, None
-        value = getattr(value, name)
-    return True, value
-
-
-def _compare(value: object, operator: str, wanted: object) -> bool:
-    value = value.value if isinstance(value, Enum) else value
-    if operator == "~":
-        return str(wanted) in (value if isinstance(value, tuple | list) else str(value))
-    if operator in ("=", "!="):
-        return (value == wanted or str(value) == str(wanted)) is (operator == "=")
-    numbers = (int, float)
-    both = (
-        isinstance(value, numbers) and isinstance(wanted, numbers) or isinstance(value, str) and isinstance(wanted, str)
-    )
-    if not both:
-        return False
-    return {"<": value < wanted, "<=": value <= wanted, ">": value > wanted, ">=": value >= wanted}[operator]
+        if (rest := ".".join(path[index:])) in value:
+            return True, value[rest]
+        value = value.get(name)
+    return False, None
 
 
 def has_path(cls: type, path: Sequence[str]) -> bool:
@@ -168,22 +169,21 @@ class Selection:
                 )
         return self
 
-    def in_time(self, record: Record) -> bool:
-        """Whether a record's time is wanted."""
+    def chosen(self, records: Iterable[Record]) -> Iterator[Tapped]:
+        """The wanted ones of some records, in their order. One that is no event is kept: nobody can say more of it."""
         since, until = self.since_ms, self.until_ms
-        return (since is None or record.timestamp_ms >= since) and (until is None or record.timestamp_ms < until)
+        for record in records:
+            if (since is None or record.timestamp_ms >= since) and (until is None or record.timestamp_ms < until):
+                item = tapped(record)
+                if item.error is not None or self._wants(item):
+                    yield item
 
-    def wants(self, name: str, run_id: str, event: Event | Mapping[str, object]) -> bool:
-        """Whether an event is wanted, whole or as plain values."""
+    def _wants(self, item: Tapped) -> bool:
         return (
-            name in self.event_types
-            and self.run_id in ("", run_id)
-            and all(condition.holds(name, event) for condition in self.conditions)
+            item.event_type in self.event_types
+            and self.run_id in ("", item.values["run_id"])
+            and all(condition.holds(item.event_type, item.values) for condition in self.conditions)
         )
-
-    def keeps(self, item: Scanned) -> bool:
-        """Whether what a record says is wanted. One that is no event is kept: nobody can say more of it."""
-        return item.event is None or self.wants(type(item.event).__name__, item.event.run_id, item.event)
 
 
 class Tail(Protocol):
@@ -191,31 +191,6 @@ class Tail(Protocol):
 
     def read(self, timeout_s: float) -> list[Record]:
         """What was added since the last call; ``[]`` when nothing came in time."""
-
-
-def chosen(records: Iterable[Record], selection: Selection) -> Iterator[Scanned]:
-    """The wanted ones of some records, in their order."""
-    return filter(selection.keeps, map(scanned, filter(selection.in_time, records)))
-
-
-def chosen_values(
-    records: Iterable[Record], selection: Selection, on_fault: Callable[[Record, Undecodable], None]
-) -> Iterator[tuple[Record, Mapping[str, object]]]:
-    """The wanted events of some records as plain values: the bulk way of :func:`chosen`.
-
-    Args:
-        records: any.
-        selection: what is wanted.
-        on_fault: told of each record that is no event.
-    """
-    for record in filter(selection.in_time, records):
-        try:
-            name, values = plain_values(record)
-        except Undecodable as error:
-            on_fault(record, error)
-            continue
-        if selection.wants(name, values["run_id"], values):
-            yield record, values
 
 
 def following(
@@ -238,9 +213,7 @@ def following(
         after_read()
 
 
-def subject(event: Event) -> str:
+def subject(event_type: str, values: Mapping[str, object]) -> str:
     """What an event is about, in one short text: the identity fields of its type."""
-    named = (
-        (path.rpartition(".")[2], _dig(event, path.split("."))[1]) for path in BY_NAME[type(event).__name__].identity
-    )
+    named = ((path.rpartition(".")[2], _dig(values, path.split("."))[1]) for path in BY_NAME[event_type].identity)
     return " ".join(f"{name}={value}" for name, value in named)

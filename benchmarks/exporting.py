@@ -92,7 +92,7 @@ def tapped_s(archive: Path, to: Path) -> float:
     sink = tap.ColumnSink("parquet", EVENT_TYPE, to, unpack=True)
     source = LogSource("benchmark", ArchiveLog(archive), partitions_in(archive), archive)
     started = time.perf_counter()
-    tap.write_columns(source, Selection((EVENT_TYPE,)), False, lambda: False, 0, sink)
+    tap.write(source, Selection((EVENT_TYPE,)), sink)
     return time.perf_counter() - started
 
 

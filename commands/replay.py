@@ -1,4 +1,4 @@
-"""``rods replay``: decide, learn and play a recorded run again, and say where the first difference is."""
+"""``rods replay``: decide, learn, play and synthesize a recorded run again, and say where the first difference is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from analysis.replay import Divergence, Repetition, unreadable_in
 from commands.config import ConfigError
 from commands.options import AsJson, RunName, Runs, console
-from commands.replay_report import DIFFERS, PARTS, SKIPPED, Report
-from commands.replay_source import (
+from commands.repeat.report import DIFFERS, PARTS, SKIPPED, Report
+from commands.repeat.source import (
     BODIES,
     FACT_TOPICS,
     ReplayOrigin,
@@ -35,7 +35,7 @@ def replay_command(
         Path | None, typer.Option(help="Checkpoints of the run, if they are not in its folder.")
     ] = None,
 ) -> bool:
-    """Decide, learn and play a recorded run again; exit code 0 only if all is equal."""
+    """Decide, learn, play and synthesize a recorded run again; exit code 0 only if all is equal."""
     return show(name, runs, source, parts, checkpoints, as_json, console)
 
 
@@ -87,12 +87,16 @@ def replay(
 
 def _repeat(part: str, source: ReplaySource, report: Report, progress: Progress) -> None:
     """One part; damage of a topic it reads is a difference even if everything else is equal."""
-    damage = damage_in(source.origin, FACT_TOPICS if part == "decisions" else (*FACT_TOPICS, BODIES))
+    damage = damage_in(source.origin, FACT_TOPICS if part in ("decisions", "synthesis") else (*FACT_TOPICS, BODIES))
     try:
         if part == "decisions":
             decisions(source, report, progress)
+        elif part == "synthesis":
+            from commands.repeat.synthesis import synthesis
+
+            synthesis(source, report, progress)
         else:
-            from commands import replay_learning
+            from commands.repeat import learning as replay_learning
 
             {"learning": replay_learning.learning, "rewards": replay_learning.rewards}[part](source, report, progress)
     except LogGap as error:

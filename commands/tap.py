@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -17,22 +16,18 @@ import orjson
 import typer
 
 from analysis.event_values import event_types_of, plain, topics_of
-from analysis.tap import BadSelection, Selection, chosen, chosen_values, following, moment_ms, parse_condition, subject
+from analysis.tap import BadSelection, Selection, Tapped, following, moment_ms, parse_condition, subject
 from commands.config import ConfigError
 from commands.options import Runs, SourceName, visible
 from commands.source import LogSource, analysis_extra, mendable, open_source
-from schemas import BY_NAME, CATALOGUE, TOPICS, Undecodable, as_record
-from streams.archive.scan import Scanned
+from schemas import BY_NAME, CATALOGUE, TOPICS
 from streams.log.port import Record, now_ms
 
 FORMATS = ("table", "jsonl", "parquet", "arrow")
 COLUMNAR = FORMATS[2:]
-BATCH_BYTES = 16 * 1024 * 1024
 MOST_WAIT_S = 1.0
 """How long a following Arrow stream may hold a record back."""
 MOST_LINE, MOST_TEXT = 400, 60
-Row = tuple[Record, Mapping[str, object]]
-"""A record and the plain values of the event in it."""
 MARKER = "!!"
 """Begins the line of a record that is no event."""
 
@@ -105,48 +100,31 @@ def listen(
     try:
         with analysis_extra(f"tap --format {style}"):
             if style in COLUMNAR:
-                return write_columns(
-                    source, selection, follow, stop, limit, ColumnSink(style, selection.event_types[0], out, unpack)
-                )
-            text_of = line_of if style == "table" else lambda item: json_line(item, unpack)
-            return write_lines(source, selection, follow, stop, limit, LineSink(out, text_of))
+                sink = ColumnSink(style, selection.event_types[0], out, unpack)
+            else:
+                sink = LineSink(out, line_of if style == "table" else lambda item: json_line(item, unpack))
+            return write(source, selection, sink, follow=follow, stop=stop, limit=limit)
     finally:
         source.log.close()
 
 
-def write_lines(
-    source: LogSource, selection: Selection, follow: bool, stop: Callable[[], bool], limit: int, sink: LineSink
+def write(
+    source: LogSource,
+    selection: Selection,
+    sink: LineSink | ColumnSink,
+    *,
+    follow: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    limit: int = 0,
 ) -> int:
-    """Write the wanted records one by one; returns how many."""
+    """Write the wanted records; returns how many."""
     num = 0
-    with sink as write:
-        for item in first(chosen(records(source, selection, follow, stop), selection), limit):
-            write(item)
+    with sink:
+        coming = selection.chosen(records(source, selection, follow, stop, sink.flush_what_waits))
+        for item in islice(filter(sink.accepts, coming), limit or None):
+            sink.write(item)
             num += 1
     return num
-
-
-def write_columns(
-    source: LogSource, selection: Selection, follow: bool, stop: Callable[[], bool], limit: int, sink: ColumnSink
-) -> int:
-    """Write the wanted events in batches; returns how many. A record that is no event is named on standard error."""
-    from analysis.export import without_cycle_collection
-
-    def tell(record: Record, error: Undecodable) -> None:
-        print(f"{record.topic}-{record.partition}@{record.offset}: no event: {error}", file=sys.stderr)
-
-    num = 0
-    with sink as add, nullcontext() if follow else without_cycle_collection():
-        coming = records(source, selection, follow, stop, sink.flush_what_waits)
-        for row in first(chosen_values(coming, selection, tell), limit):
-            add(row)
-            num += 1
-    return num
-
-
-def first(items: Iterable, limit: int) -> Iterator:
-    """The first so many items; all for 0."""
-    return islice(items, limit or None)
 
 
 def records(
@@ -216,22 +194,20 @@ def time_text(timestamp_ms: int) -> str:
         return str(timestamp_ms)
 
 
-def line_of(item: Scanned) -> str:
+def line_of(item: Tapped) -> str:
     """A record on one line for people."""
     head = f"{time_text(item.record.timestamp_ms)}  {item.where:<24}"
-    if item.event is None:
+    if item.error is not None:
         return visible(f"{head}  {MARKER} no event: {item.error}")
-    entry = BY_NAME[type(item.event).__name__]
+    entry = BY_NAME[item.event_type]
     hidden = {"event_id", "run_id", "caused_by", "occurred_at_ms", "input_cursor", entry.alias, *entry.identity}
     shown = " ".join(
-        f"{name}={_short(value)}"
-        for name, value in _flat(as_record(item.event))
-        if name not in hidden and value not in ("", [])
+        f"{name}={_short(value)}" for name, value in _flat(item.values) if name not in hidden and value not in ("", [])
     )
-    return visible(f"{head}  {entry.name:<21}  {subject(item.event)}  {shown}"[:MOST_LINE])
+    return visible(f"{head}  {entry.name:<21}  {subject(item.event_type, item.values)}  {shown}"[:MOST_LINE])
 
 
-def _flat(values: dict) -> Iterator[tuple[str, object]]:
+def _flat(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """Fields with those of records one level down."""
     for name, value in values.items():
         if isinstance(value, dict):
@@ -254,7 +230,7 @@ def _short(value: object) -> str:
     return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."
 
 
-def json_line(item: Scanned, unpack: bool) -> str:
+def json_line(item: Tapped, unpack: bool) -> str:
     """A record as one JSON object: its place, then the event's fields or why there are none."""
     place = {
         "topic": item.record.topic,
@@ -262,23 +238,35 @@ def json_line(item: Scanned, unpack: bool) -> str:
         "offset": item.record.offset,
         "timestamp_ms": item.record.timestamp_ms,
     }
-    if item.event is None:
+    if item.error is not None:
         return orjson.dumps(
             {"record": place, "undecodable": str(item.error), "num_bytes": len(item.record.value or b"")}
         ).decode()
-    return orjson.dumps({"event": type(item.event).__name__, "record": place, **plain(item.event, unpack)}).decode()
+    fields = plain(item.event_type, item.values, unpack)
+    return orjson.dumps({"event": item.event_type, "record": place, **fields}).decode()
 
 
 class LineSink(AbstractContextManager):
-    """Lines to a file or standard output, each visible at once."""
+    """Lines to a file or standard output, each visible at once; a record that is no event is a line too."""
 
-    def __init__(self, out: Path | None, text_of: Callable[[Scanned], str]) -> None:
+    def __init__(self, out: Path | None, text_of: Callable[[Tapped], str]) -> None:
         self._out = out
         self._text_of = text_of
 
-    def __enter__(self) -> Callable[[Scanned], None]:
+    def __enter__(self) -> LineSink:
         self._file = self._out.open("w", encoding="utf-8") if self._out else sys.stdout
-        return lambda item: print(self._text_of(item), file=self._file, flush=True)
+        return self
+
+    def accepts(self, item: Tapped) -> bool:
+        """Whether a record can be written."""
+        return True
+
+    def write(self, item: Tapped) -> None:
+        """Write a record."""
+        print(self._text_of(item), file=self._file, flush=True)
+
+    def flush_what_waits(self) -> None:
+        """Nothing waits."""
 
     def __exit__(self, *exc: object) -> None:
         if self._out:
@@ -286,10 +274,10 @@ class LineSink(AbstractContextManager):
 
 
 class ColumnSink(AbstractContextManager):
-    """Parquet or an Arrow stream, a batch at a time, written in a second thread.
+    """Parquet or an Arrow stream.
 
     A Parquet file is made aside and moved into place when the tap ends or is stopped; one that fails leaves none. An
-    Arrow stream can be read while it grows.
+    Arrow stream can be read while it grows. A record that is no event is named on standard error.
     """
 
     def __init__(self, style: str, event_type: str, out: Path | None, unpack: bool) -> None:
@@ -298,61 +286,34 @@ class ColumnSink(AbstractContextManager):
         self._out = out
         self._part = out.with_name(f".{out.name}.{os.getpid()}.part") if out and style == "parquet" else out
         self._unpack = unpack
-        self._rows: list[Row] = []
-        self._num_bytes = 0
-        self._since_s = 0.0
 
-    def __enter__(self) -> Callable[[Row], None]:
-        import pyarrow as pa
-
-        from analysis.arrow_tables import schema_for
-        from analysis.export import writer_for
+    def __enter__(self) -> ColumnSink:
+        from analysis.columns import ColumnFile
 
         self._file: BinaryIO = self._part.open("wb") if self._part else sys.stdout.buffer
-        if self._style == "parquet":
-            self._writer = writer_for(self._event_type, self._file, self._unpack)
-        else:
-            self._writer = pa.ipc.new_stream(self._file, schema_for(self._event_type, self._unpack))
         self._thread = ThreadPoolExecutor(max_workers=1)
-        self._pending: Future | None = None
-        return self._add
+        self._columns = ColumnFile(self._event_type, self._file, self._thread, self._style, self._unpack)
+        return self
 
-    def _add(self, row: Row) -> None:
-        self._since_s = self._since_s if self._rows else time.monotonic()
-        self._rows.append(row)
-        self._num_bytes += len(row[0].value)
-        if self._num_bytes >= BATCH_BYTES:
-            self._flush()
+    def accepts(self, item: Tapped) -> bool:
+        """Whether a record holds an event."""
+        if item.error is not None:
+            print(f"{item.where}: no event: {item.error}", file=sys.stderr)
+        return item.error is None
+
+    def write(self, item: Tapped) -> None:
+        """Write an event, sooner or later."""
+        self._columns.add(item.record, item.values)
 
     def flush_what_waits(self) -> None:
         """Write what a following Arrow stream has held back long enough; a Parquet file has no use for small batches."""
-        if self._style == "arrow" and self._rows and time.monotonic() - self._since_s >= MOST_WAIT_S:
-            self._flush()
-
-    def _flush(self) -> None:
-        from analysis.arrow_tables import table_of
-
-        table = table_of(self._event_type, self._rows, self._unpack)
-        self._rows, self._num_bytes = [], 0
-        self._await()
-        self._pending = self._thread.submit(self._write, table)
-
-    def _write(self, table: object) -> None:
-        self._writer.write_table(table)
-        self._file.flush()
-
-    def _await(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
+        if self._style == "arrow" and self._columns.waiting_s >= MOST_WAIT_S:
+            self._columns.flush()
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         is_whole = False
         try:
-            if kind in (None, KeyboardInterrupt) and self._rows:
-                self._flush()
-            self._await()
-            self._writer.close()
+            self._columns.close()
             is_whole = kind in (None, KeyboardInterrupt)
         finally:
             self._thread.shutdown(wait=True)

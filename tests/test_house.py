@@ -35,7 +35,7 @@ KEPT_BY = {
     "torch": {"trainer", "commands/roles/train.py"},
     "transformers": {"trainer", "commands/roles/train.py"},
     "vllm": {"trainer", "synthesizer"},
-    "pyarrow": {"analysis/arrow_tables.py", "analysis/export.py", "analysis/sql_views.py", "commands/tap.py"},
+    "pyarrow": {"analysis/columns.py", "analysis/sql_views.py"},
     "duckdb": {"analysis/sql_views.py", "commands/sql.py"},
     "confluent_kafka": {"streams", "schemas/registry.py"},
     "aiokafka": {"streams"},

@@ -11,7 +11,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.arrow_tables import packed_column, schema_for, table_of
+from analysis.columns import packed_column, schema_for, table_of
 from analysis.event_values import event_types_of, table_name
 from analysis.export import INCOMING, ExportExists, day_of, export_archive
 from schemas import EVENTS, as_record, decode, encode

@@ -185,7 +185,7 @@ def test_a_tap_shows_what_is_no_event_and_leaves_the_archive_alone(
     [
         ({"topic": "rollout"}, "neither a topic"),
         ({"topic": "rollouts", "since": "soon"}, "no moment"),
-        ({"topic": "rollouts", "where": ["reward>1"]}, "no such field"),
+        ({"topic": "rollouts", "where": ["reward=1"]}, "no such field"),
         ({"topic": "rollouts", "style": "xml"}, "--format 'xml'"),
     ],
 )

@@ -16,8 +16,9 @@ from cli import app
 from commands import replay_learning
 from commands.config import ConfigError
 from commands.folder import RunFolder
+from commands.repeat.report import PARTS
+from commands.repeat.source import flat, origin_of
 from commands.replay import parts_of, replay
-from commands.replay_source import flat, origin_of
 from schemas import Event, Undecodable, decode, encode
 from schemas.events import (
     BatchPlanned,
@@ -38,7 +39,8 @@ from streams.log.port import LogGap, Record
 from streams.log.reader import dead_letter
 from streams.log.topics import ensure_topics
 
-EQUAL = {"decisions": "equal", "learning": "equal", "rewards": "equal"}
+EQUAL = dict.fromkeys(PARTS, "equal")
+SKIPPED = dict.fromkeys(PARTS, "skipped")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -102,7 +104,7 @@ def nth(folder: RunFolder, kind: type, index: int) -> Event:
     return [event for event in events if isinstance(event, kind)][index]
 
 
-def test_an_unchanged_run_is_equal_in_all_three_wherever_its_folder_lies(
+def test_an_unchanged_run_is_equal_in_all_parts_wherever_its_folder_lies(
     undisturbed: RunFolder, copied: RunFolder
 ) -> None:
     code, found = told(undisturbed.path)
@@ -116,7 +118,7 @@ def test_an_unchanged_run_is_equal_in_all_three_wherever_its_folder_lies(
     renamed = copied.path.rename(copied.path.with_name("elsewhere"))
     code, found = told(renamed, "--parts", "decisions")
     assert code == 0 and found["run_id"] == undisturbed.run_id
-    assert found["verdicts"] == {"decisions": "equal", "learning": "skipped", "rewards": "skipped"}
+    assert found["verdicts"] == SKIPPED | {"decisions": "equal"}
 
 
 def test_an_archive_alone_replays_at_another_path(copied: RunFolder, tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_a_run_replays_from_the_topics_of_a_broker(
     code, found = told(*nowhere)
     assert code == 0 and found["verdicts"] == EQUAL and found["run_id"] == copied.run_id
     code, found = told(copied.path, "--from", own_broker.bootstrap_servers, "--parts", "decisions,rewards")
-    assert code == 0 and found["verdicts"] == EQUAL | {"learning": "skipped"}
+    assert code == 0 and found["verdicts"] == SKIPPED | {"decisions": "equal", "rewards": "equal"}
     assert "no RunStarted of another-run" in refused("another-run", *nowhere)
 
 
@@ -148,7 +150,7 @@ def test_without_weights_learning_and_rewards_are_not_called_equal(
     monkeypatch.setattr(replay_learning, "policy_folder", lambda config: "not/a/folder")
     kept = copied.checkpoints.rename(tmp_path / "kept")
     code, found = told(copied.path)
-    assert code == 1 and found["verdicts"] == {"decisions": "equal", "learning": "skipped", "rewards": "skipped"}
+    assert code == 1 and found["verdicts"] == EQUAL | {"learning": "skipped", "rewards": "skipped"}
     assert "--checkpoints" in found["notes"]["learning"] and "initial weights" in found["notes"]["rewards"]
     code, found = told(copied.path, "--checkpoints", kept)
     assert code == 0 and found["verdicts"] == EQUAL
@@ -180,7 +182,7 @@ def test_a_truncated_or_missing_segment_is_refused_with_its_range(copied: RunFol
         code, found = told(copied.path, "--parts", "decisions,learning")
         first = last.first_offset if "cut" in what else 0
         assert code == 1 and found["damage"] == [f"steps-0 offsets {first} to {last.last_offset}: {what}"]
-        assert found["verdicts"] == {"decisions": "differs", "learning": "differs", "rewards": "skipped"}
+        assert found["verdicts"] == SKIPPED | {"decisions": "differs", "learning": "differs"}
         path.unlink(missing_ok=True)
 
 
@@ -370,7 +372,7 @@ def test_a_record_that_the_pool_agent_dead_lettered_changes_no_verdict(copied: R
     log.append([dead_letter(spoilt, Undecodable("no event"), copied.run_id, "pool")])
     log.close()
     code, found = told(copied.path, "--parts", "decisions,rewards")
-    assert code == 0 and found["verdicts"] == EQUAL | {"learning": "skipped"}
+    assert code == 0 and found["verdicts"] == SKIPPED | {"decisions": "equal", "rewards": "equal"}
 
 
 def test_an_empty_or_foreign_log_is_no_equal_run(copied: RunFolder, tmp_path: Path) -> None:
@@ -407,10 +409,8 @@ class Bars:
 
 def test_every_bar_knows_its_total_and_reaches_it(undisturbed: RunFolder) -> None:
     bars = Bars()
-    _, report = replay(
-        origin_of(str(undisturbed.path), Path("runs"), ""), ("decisions", "learning", "rewards"), None, bars
-    )
-    assert report.is_equal and bars.names == ["reading", "decisions", "learning", "rewards"]
+    _, report = replay(origin_of(str(undisturbed.path), Path("runs"), ""), PARTS, None, bars)
+    assert report.is_equal and bars.names == ["reading", *PARTS]
     assert bars.done == bars.totals and all(bars.totals)
 
 
@@ -424,4 +424,4 @@ def test_a_difference_that_all_parts_share_is_printed_once(copied: RunFolder) ->
     copied.config_file.write_text(json.dumps(tree))
     result = CliRunner().invoke(app, ["replay", str(copied.path)])
     assert result.exit_code == 1 and result.stdout.count("setting pool.cooldown") == 1
-    assert "first difference in decisions, learning, rewards:" in result.stdout
+    assert "first difference in decisions, learning, rewards, synthesis:" in result.stdout

@@ -12,8 +12,8 @@ from analysis.replay import Divergence
 from streams.archive.index import Problem
 
 EQUAL, DIFFERS, TOLERANCE, SKIPPED = "equal", "differs", "tolerance", "skipped"
-PARTS = ("decisions", "learning", "rewards")
-UNITS = {"decisions": "decisions", "learning": "steps", "rewards": "groups"}
+PARTS = ("decisions", "learning", "rewards", "synthesis")
+UNITS = {"decisions": "decisions", "learning": "steps", "rewards": "groups", "synthesis": "outcomes"}
 
 
 @dataclass(slots=True)
@@ -38,8 +38,12 @@ class Report:
 
     @property
     def is_equal(self) -> bool:
-        """Whether every part that was asked for was compared and is equal, bit for bit, and nothing is damaged."""
-        return not self.damage and all(self.verdicts[part] == EQUAL for part in self.asked)
+        """Whether every part that was asked for was compared and is equal, bit for bit, and nothing is damaged.
+
+        Synthesis may be skipped: a run may ask for no variant, and an older one did not record what its model answered.
+        """
+        left = {part for part in self.asked if self.verdicts[part] != EQUAL}
+        return not self.damage and (not left or left == {"synthesis"} and self.verdicts["synthesis"] == SKIPPED)
 
     def set(self, part: str, difference: Divergence | None, count: int, note: str = "") -> None:
         """Record a part's outcome; nothing compared is no verdict."""

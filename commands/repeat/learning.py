@@ -9,8 +9,8 @@ from rich.progress import Progress
 from analysis.fork import ForkMode
 from analysis.replay import Divergence
 from commands.config import ConfigError
-from commands.replay_report import DIFFERS, TOLERANCE, Report
-from commands.replay_source import ReplaySource
+from commands.repeat.report import DIFFERS, TOLERANCE, Report
+from commands.repeat.source import ReplaySource
 from commands.roles.train import installed_versions, policy_folder
 from streams.log.port import LogGap
 from trainer.policy.loading import tokenizer_digest
