@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.conservation import duplicate, missing
 from commands.folder import RunFolder
 from schemas.events import (
     BoundaryDetected,
@@ -137,8 +138,8 @@ def test_tasks_are_made_in_the_stage_that_says_so_and_in_no_other(finished) -> N
 
 def test_nothing_was_lost_or_counted_twice_and_the_whole_run_replays(finished) -> None:
     folder, _ = finished
-    ledger = folder.facts().ledger
-    assert (ledger.missing(), ledger.duplicate()) == ([], [])
+    run = folder.facts()
+    assert missing(run) == [] == duplicate(run)
     summary = json.loads(folder.summary_file.read_text())
     assert (summary["conservation"]["missing"], summary["conservation"]["duplicate"], summary["outcome"]) == (
         0,

@@ -328,7 +328,7 @@ def test_the_day_is_pinned_recorded_and_part_of_the_format() -> None:
     ("template", "complaint"),
     [
         (DROPPING, "does not show the tools"),
-        (DROPPING.replace("Be helpful.", "{{ tools | tojson }}"), "drops the calls"),
+        ("{{ tools | tojson }}" + DROPPING, "drops the calls"),
         (HERMES + "{{ messages | length }}", "unlike"),
         (
             HERMES.replace(

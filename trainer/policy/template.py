@@ -85,10 +85,10 @@ class Encoder:
         self._backend.no_truncation()
         self._backend.no_padding()
         added = sorted((token.content for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
-        self._added = re.compile("|".join(re.escape(token) for token in added if token) or "(?!)")
+        self._added = re.compile("|".join(re.escape(token) for token in added if token.strip()) or "(?!)")
 
     def broken(self, text: str, mark: str) -> str:
-        """The text with a mark inside everything that spells an added token, special or not."""
+        """The text with a mark inside everything that spells an added token, special or not; blanks control nothing."""
         while (found := self._added.search(text)) is not None:
             text = text[: found.start() + 1] + mark + text[found.start() + 1 :]
         return text
@@ -192,7 +192,7 @@ SYSTEM_TEXT = (
     "You solve the user's requests with the offered functions. Call functions as long as they are needed; "
     "when a request is done, or cannot be done with what you have, answer in a short sentence without a call."
 )
-_REPLY = "stand_in_reply"
+_REPLY, _CALL_ID = "stand_in_reply", "call00000"
 DATE = "2024-07-26"
 """The day that a template which asks for the date is told, unless an option says another one."""
 _AWKWARD = ('He said "hi": {"a": [1]}\n', "  blank ends  ", "Füße {{ x }} {% y %}\r\n\t<b>&amp;</b>", "1", "")
@@ -204,16 +204,15 @@ _PROBE_TOOLS = tuple(
 
 def _behind_a_reply(group: Sequence[tuple[str, str]]) -> tuple[list[dict], list[dict]]:
     """A user message, a stand-in reply and what follows it by (kind, text); and a tool, so that templates think of tools."""
-    reply: dict[str, object] = {"role": "assistant", "content": _REPLY}
+    call = {"type": "function", "id": _CALL_ID, "function": {"name": _REPLY, "arguments": {}}}
+    reply = {"role": "assistant", "content": _REPLY}
     if group[0][0] == "tool":
-        call = {"type": "function", "function": {"name": _REPLY, "arguments": {}}}
-        calls = [call | {"id": f"call{number:05d}"} for number, _ in enumerate(group)]
-        reply = {"role": "assistant", "content": "", "tool_calls": calls}
+        reply = {"role": "assistant", "content": "", "tool_calls": [call]}
     messages = [
-        {"role": "tool", "content": text, "tool_call_id": f"call{number:05d}"}
+        {"role": "tool", "content": text, "tool_call_id": _CALL_ID}
         if kind == "tool"
         else {"role": "user", "content": text}
-        for number, (kind, text) in enumerate(group)
+        for kind, text in group
     ]
     return [{"role": "user", "content": "."}, reply, *messages], [described(_PROBE_TOOLS[0])]
 
@@ -262,7 +261,7 @@ class ChatTemplate:
         self.options = dict(template_options or {})
         self._tells_date = "strftime_now" in json.dumps(tokenizer.chat_template)
         if self._tells_date:
-            self.options.setdefault("date", DATE)
+            self._require_day(self.options.setdefault("date", DATE))
         self._restorable: dict[str, ToolSchema] = {}
         self._opened: str | None = None
         self.parser = parser
@@ -279,6 +278,12 @@ class ChatTemplate:
                 "stops": self._stop_texts,
             }
         )
+
+    def _require_day(self, date: object) -> None:
+        try:
+            datetime.fromisoformat(str(date))
+        except ValueError as error:
+            raise ValueError(f"template option date is {date!r}, not a day such as {DATE}") from error
 
     def _refusal(self, what: str) -> ValueError:
         return ValueError(f"the chat template of {self._tokenizer.name_or_path!r} {what}")
@@ -328,7 +333,7 @@ class ChatTemplate:
         between, _ = self._after_reply([user, {"role": "assistant", "content": _REPLY}, user], tools)
         if not rendered.endswith(between):
             raise self._refusal(
-                "renders a first user message unlike a later one; set an option that keeps tools in the system message"
+                "renders a first user message unlike a later one; set a template option that keeps tools in the system message (tools_in_user_message = false)"
             )
         return self._encoder.ids(rendered.removesuffix(between), MARK)
 
@@ -350,13 +355,15 @@ class ChatTemplate:
                 text says which, and what to do.
         """
         tools, user = [described(schema) for schema in _PROBE_TOOLS], ("user", _AWKWARD[0])
-        shown = self._render([{"role": "user", "content": "."}], tools)
+        shown = self._render(
+            [{"role": "system", "content": self._system_text}, {"role": "user", "content": "."}], tools
+        )
         if not all(schema.name in shown for schema in _PROBE_TOOLS):
             raise self._refusal("does not show the tools it is given: use a model that was trained to call tools")
         conversation = [{"role": "system", "content": self._system_text}, {"role": "user", "content": user[1]}]
         start = self._start(tools)
         self._require_equal("the first user message", start + self._pieces([user]), conversation, tools, len(start))
-        for group in ([("tool", text) for text in _AWKWARD], [user], [("tool", _AWKWARD[1])]):
+        for group in ([("tool", text) for text in _AWKWARD], [user, user], [("tool", _AWKWARD[1])]):
             reply, *messages = _behind_a_reply(group)[0][1:]
             conversation += [reply, *messages]
             self._require_equal(f"a {group[0][0]} message", self._pieces(group), conversation, tools, 0)
