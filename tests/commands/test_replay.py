@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli import app
-from commands import replay_learning
 from commands.config import ConfigError
 from commands.folder import RunFolder
+from commands.repeat import learning as replay_learning
 from commands.repeat.report import PARTS
 from commands.repeat.source import flat, origin_of
 from commands.replay import parts_of, replay
