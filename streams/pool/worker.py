@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -36,44 +36,30 @@ CRASHED = 70
 STOP_DEADLINE_S = 20.0
 RECORDS_AT_ONCE = 4096
 """Records after which rows are written even if more records wait."""
-ROW_FIELDS = tuple(field.name for field in fields(PoolRow))
 
 
 class RowCodec(codecs.Codec):
-    """Table values as Avro bodies."""
+    """Rows of the table as Avro bodies."""
 
-    def _dumps(self, obj: dict) -> bytes:
+    def _dumps(self, obj: PoolRow) -> bytes:
         out = io.BytesIO()
-        fastavro.schemaless_writer(out, ROW_SCHEMA, obj)
+        fastavro.schemaless_writer(out, ROW_SCHEMA, asdict(obj))
         return out.getvalue()
 
-    def _loads(self, data: bytes) -> dict:
-        return fastavro.schemaless_reader(io.BytesIO(data), ROW_SCHEMA, None)
+    def _loads(self, data: bytes) -> PoolRow:
+        return PoolRow(**fastavro.schemaless_reader(io.BytesIO(data), ROW_SCHEMA, None))
 
 
 codecs.register("rods-row", RowCodec())
 
 
-class TableRow(faust.Record, serializer="rods-row", include_metadata=False):
-    """A :class:`streams.pool.rows.PoolRow` as Faust stores it."""
+class TableRow(faust.Record, serializer="rods-row"):
+    """Tells Faust the codec of the table, whose values are :class:`streams.pool.rows.PoolRow`."""
 
-    run_id: str
-    task_id: str
-    category: str
-    origin: str
-    state: str
-    reason: str
-    parent_task_id: str
-    root_task_id: str
-    generation: int
-    num_observations: int
-    last_step: int
-    first_mean: float | None
-    last_mean: float | None
-    last_variance: float | None
-    phi: float | None
-    zone: str
-    num_signals: int
+    @classmethod
+    def from_data(cls, data: PoolRow, *, preferred_type: type | None = None) -> PoolRow:
+        """The row as it was read."""
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +220,7 @@ class PoolWorker:
 
     def differing_rows(self, pool: object) -> list[PoolRow]:
         """Rows of the fold that the recovered table does not hold."""
-        wrong = [
-            row
-            for row in rows_of(pool).values()
-            if (held := self.table.get(f"{row.run_id}/{row.task_id}")) is None or held.asdict() != asdict(row)
-        ]
+        wrong = [row for row in rows_of(pool).values() if self.table.get(f"{row.run_id}/{row.task_id}") != row]
         if wrong:
             logger.warning("pool table differs from the fold in %d rows; they are written again", len(wrong))
         return wrong
@@ -277,7 +259,7 @@ class PoolWorker:
         for run_id, task_id in self.unwritten.pop(number):
             row = self.keeper.row(number, run_id, task_id)
             if row is not None:
-                self.table[f"{run_id}/{task_id}"] = TableRow(**{name: getattr(row, name) for name in ROW_FIELDS})
+                self.table[f"{run_id}/{task_id}"] = row
 
     def say(self, number: int, events: Sequence[Event]) -> None:
         """Have events of a partition sent."""
