@@ -111,6 +111,7 @@ def test_a_recorded_run_replays_with_every_verdict_equal(undisturbed: RunFolder)
         "decisions": "equal",
         "learning": "equal",
         "rewards": "equal",
+        "synthesis": "equal",
     }
 
 

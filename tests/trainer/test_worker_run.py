@@ -98,4 +98,4 @@ def test_the_run_is_decided_learned_and_scored_again_from_its_archive_alone(dist
     process = rods("replay", str(run.path))
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
-    assert output.count("equal") == 3
+    assert output.count("equal") == 4
