@@ -39,9 +39,7 @@ def tap(
     run_id: Annotated[str, typer.Option("--run", help="Only events of this run id.")] = "",
     since: Annotated[str, typer.Option(help="now, -10m (s, m, h, d), or an ISO time; UTC if it names no zone.")] = "",
     until: Annotated[str, typer.Option(help="As --since; this moment is excluded.")] = "",
-    where: Annotated[
-        list[str] | None, typer.Option(help="field=value, also != < <= > >= ~ (contains); all must hold.")
-    ] = None,
+    where: Annotated[list[str] | None, typer.Option(help="field=value; may be repeated, all must hold.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on at the end until Ctrl-C.")] = False,
     limit: Annotated[int, typer.Option(min=0, help="Stop after so many records; 0 for no limit.")] = 0,
     style: Annotated[str, typer.Option("--format", help="table, jsonl, parquet or arrow.")] = "table",
@@ -82,7 +80,7 @@ def listen(
         runs: folder of the run folders.
         run_id: only this run.
         since, until: moments as :func:`analysis.tap.moment_ms` reads them.
-        where: comparisons; all must hold.
+        where: texts ``field=value``; all must hold.
         follow: go on at the end of the log.
         limit: stop after so many; 0 for no limit.
         style: one of ``FORMATS``.
