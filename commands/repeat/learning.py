@@ -44,7 +44,13 @@ def learning(source: ReplaySource, report: Report, progress: Progress) -> None:
     steps = steps_of(source, view, start)
     task = progress.add_task("learning", total=len(steps))
     try:
-        opened = initial_engine(source.checkpoints, source.config.trainer, start, policy_folder(source.config))
+        opened = initial_engine(
+            source.checkpoints,
+            source.config.trainer,
+            start,
+            policy_folder(source.config),
+            **source.config.policy.spoken,
+        )
     except NoWeights as error:
         report.skip("learning", f"{error}; say where with --checkpoints")
         return
@@ -205,7 +211,7 @@ def rewards(source: ReplaySource, report: Report, progress: Progress) -> None:
     view = view_of(source)
     task = progress.add_task("rewards", total=len(view.groups))
     try:
-        policy = initial_policy(source.checkpoints, policy_folder(source.config))
+        policy = initial_policy(source.checkpoints, policy_folder(source.config), **source.config.policy.spoken)
     except NoWeights as error:
         report.skip("rewards", f"{error}; say where with --checkpoints")
         return

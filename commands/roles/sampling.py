@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from commands.config import ConfigError, RunConfig
-from trainer.policy.loading import Policy, load_policy
+from trainer.policy.loading import Policy, load_model, load_policy
 from trainer.policy.serving_copy import write_serving_copy
 from trainer.policy.template import Template
 from trainer.rollouts.held_weights import EngineWeights, FolderWeights, ServerWeights
@@ -107,7 +107,7 @@ def of_worker(config: RunConfig, run_id: str, worker: str, path: str, template: 
     """
     trainer = config.trainer
     if trainer.sampler == "hf":
-        return FolderWeights(load_policy(path).model, template)
+        return FolderWeights(load_model(path), template)
     if trainer.sampler == "vllm_engine":
         return EngineWeights(in_process(config, run_id, worker, load_policy(path, **config.policy.spoken)))
     if not (url or trainer.vllm.urls):

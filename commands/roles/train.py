@@ -37,7 +37,7 @@ from streams.log.topics import partitions_of
 from trainer import loop
 from trainer.curriculum import StageOpening, StagePlan, first_opening, next_opening, planned_epochs
 from trainer.evaluation import Suite
-from trainer.policy.loading import Policy, load_policy
+from trainer.policy.loading import Policy, load_model, load_policy
 from trainer.policy.sampling_format import SamplingFormat, refuse_mismatch
 from trainer.rollouts.episodes import EpisodeMaker
 from trainer.setup import TrainerSetup
@@ -192,7 +192,7 @@ def work(process: Process) -> RunOutcome:
     trainer = config.trainer
     disable_progress_bar()
     policy = load_policy(policy_folder(config), **config.policy.spoken)
-    reference = load_policy(policy_folder(config)).model.eval() if trainer.kl_coef > 0 else None
+    reference = load_model(policy_folder(config)).eval() if trainer.kl_coef > 0 else None
     engine = engine_of(policy.model, trainer, reference)
     if is_follower(trainer):
         engine.follow()

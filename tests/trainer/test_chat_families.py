@@ -11,12 +11,27 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
+from commands.config import validated
+from commands.roles.sampling import of_worker
 from environments.episode import Incoming
 from environments.interface import ToolSchema
 from tests.trainer.toys import toy_task
-from trainer.policy.loading import FORMAT_KEY, PolicyConfig, build_policy, choose_template, load_policy, save_policy
+from trainer.config import TrainerConfig
+from trainer.policy.loading import (
+    FORMAT_KEY,
+    PolicyConfig,
+    build_policy,
+    choose_template,
+    load_model,
+    load_policy,
+    save_policy,
+)
 from trainer.policy.players import NoPlayer, player_of
+from trainer.policy.sampling_format import load_template
+from trainer.policy.serving_copy import write_serving_copy
 from trainer.policy.template import COMPACT_TOKENS, DATE, ChatTemplate, CompactTemplate, described
+from trainer.replay.opening import initial_engine
+from trainer.rollouts.held_weights import FolderWeights
 
 LS = ToolSchema(
     "ls",
@@ -315,7 +330,8 @@ def test_what_cannot_be_shown_piece_by_piece_is_refused_at_once_with_the_reason(
         fitting(REFUSED[why]())
 
 
-def test_a_policy_that_is_shown_no_tools_is_refused_when_it_is_loaded(tmp_path):
+def saved(tokenizer, folder):
+    """A tiny policy with this tokenizer in a folder."""
     shape = {
         "hidden_size": 16,
         "num_layers": 1,
@@ -325,8 +341,26 @@ def test_a_policy_that_is_shown_no_tools_is_refused_when_it_is_loaded(tmp_path):
         "intermediate_size": 16,
     }
     model, _ = build_policy(PolicyConfig(**shape, vocab_size=300), ["a"])
-    save_policy(model, byte_level(PLAIN), tmp_path)
+    save_policy(model, tokenizer, folder)
+    return str(folder)
+
+
+def test_a_policy_that_is_shown_no_tools_is_refused_when_it_is_loaded(tmp_path):
+    folder = saved(byte_level(PLAIN), tmp_path)
     with pytest.raises(ValueError, match="does not show the tools it is given: use a model that was trained"):
-        load_policy(tmp_path)
+        load_policy(folder)
     with pytest.raises(NoPlayer, match="cannot play with .* does not show the tools"):
-        player_of(str(tmp_path))
+        player_of(folder)
+
+
+def test_a_policy_that_fits_only_as_the_settings_say_is_loaded_so_wherever_it_is_used(tmp_path):
+    folder, spoken = saved(llama(), tmp_path / "model"), {"template_options": {"tools_in_user_message": False}}
+    with pytest.raises(ValueError, match="tools_in_user_message = false"):
+        load_policy(folder)
+    tokenizer, template = load_template(folder, **spoken)
+    held = of_worker(validated({"policy": {"path": folder, **spoken}}, "test"), "run", "rollout-0", folder, template)
+    assert isinstance(held, FolderWeights)
+    opened = initial_engine(None, TrainerConfig(kl_coef=0.1), model=folder, **spoken)
+    assert opened.policy.template.digest == template.digest
+    write_serving_copy(load_model(folder), tmp_path / "served", tokenizer)
+    assert load_policy(tmp_path / "served", **spoken).template.digest == template.digest

@@ -118,11 +118,16 @@ def load_policy(
     system_text: str = "",
     template_options: Mapping[str, object] | None = None,
 ) -> Policy:
-    """Model, tokenizer and template of a checkpoint folder (or a hub name); see ``choose_template``.
+    """Model, tokenizer and template of a checkpoint folder (or a hub name); see ``choose_template``."""
+    tokenizer, model = AutoTokenizer.from_pretrained(path), load_model(path, dtype)
+    return Policy(model, tokenizer, choose_template(model, tokenizer, parser, system_text, template_options))
+
+
+def load_model(path: str | Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The model of a checkpoint folder (or a hub name), however it is spoken to.
 
     How the model's authors sample is of no use here, and is dropped where transformers would refuse to save it.
     """
-    tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     try:
         model.generation_config.validate(strict=True)
@@ -131,7 +136,7 @@ def load_policy(
             name: getattr(model.generation_config, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")
         }
         model.generation_config = GenerationConfig(**kept)
-    return Policy(model, tokenizer, choose_template(model, tokenizer, parser, system_text, template_options))
+    return model
 
 
 def choose_template(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import torch
-from transformers import AutoTokenizer, GenerationConfig
 from transformers.utils.logging import disable_progress_bar
 
-from trainer.policy.loading import choose_template, load_policy
+from trainer.policy.loading import load_policy
+from trainer.policy.sampling_format import load_template
 from trainer.policy.template import Template
 from trainer.rollouts.hf_sampler import HFSampler
 from trainer.rollouts.sampler import Sampler
@@ -80,12 +79,7 @@ def _served(url: str, tokenizer: str, parser: str) -> Player:
     from trainer.rollouts.vllm_client import VllmError
     from trainer.rollouts.vllm_server_sampler import VllmServerSampler
 
-    try:
-        generation = GenerationConfig.from_pretrained(tokenizer)
-    except OSError:
-        generation = None
-    speaks = SimpleNamespace(generation_config=generation)
-    template = choose_template(speaks, AutoTokenizer.from_pretrained(tokenizer), parser)
+    _, template = load_template(tokenizer, parser=parser)
     sampler = VllmServerSampler(url, template)
     try:
         return Player(url, sampler, template, sampler.facts().max_tokens)

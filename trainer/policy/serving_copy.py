@@ -13,9 +13,9 @@ from pathlib import Path
 
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from trainer.policy.loading import load_policy
+from trainer.policy.loading import load_model
 
 HEAD = "lm_head.weight"
 ONE_FILE = "100000GB"
@@ -48,8 +48,7 @@ def write_serving_copy(model: PreTrainedModel, folder: Path, tokenizer: PreTrain
 def main() -> None:
     """Entry point."""
     source, target = sys.argv[1:]
-    policy = load_policy(source)
-    write_serving_copy(policy.model, Path(target), policy.tokenizer)
+    write_serving_copy(load_model(source), Path(target), AutoTokenizer.from_pretrained(source))
 
 
 if __name__ == "__main__":

@@ -50,12 +50,13 @@ class Opened:
     initial_digest: str
 
 
-def initial_policy(checkpoints: Path | None, model: str = "") -> Policy:
+def initial_policy(checkpoints: Path | None, model: str = "", **spoken: object) -> Policy:
     """The policy a run started from: its checkpoint of step 0, or the model that was taken.
 
     Args:
         checkpoints: of the run; ``None`` where they are not at hand.
         model: folder of the model the run was configured with; the caller compares the weights digest.
+        spoken: how that model is spoken to, as ``load_policy`` takes it; a checkpoint says it itself.
 
     Raises:
         NoWeights: neither is there.
@@ -64,7 +65,7 @@ def initial_policy(checkpoints: Path | None, model: str = "") -> Policy:
     if checkpoints is not None and is_complete(checkpoints / checkpoint_name(0)):
         return load_policy(checkpoints / checkpoint_name(0))
     if model and Path(model).is_dir():
-        return load_policy(model)
+        return load_policy(model, **spoken)
     where = (
         f"{checkpoints / checkpoint_name(0)} is missing or incomplete"
         if checkpoints
@@ -73,22 +74,23 @@ def initial_policy(checkpoints: Path | None, model: str = "") -> Policy:
     raise NoWeights(f"{where}: the initial weights of the run are needed to learn it again")
 
 
-def initial_engine(checkpoints: Path | None, config: TrainerConfig, step: int = 0, model: str = "") -> Opened:
+def initial_engine(
+    checkpoints: Path | None, config: TrainerConfig, step: int = 0, model: str = "", **spoken: object
+) -> Opened:
     """Policy and engine as they were after a step whose checkpoint is kept; fresh at step 0. Always in this one process.
 
     Args:
-        checkpoints: see :func:`initial_policy`.
+        checkpoints, model, spoken: see :func:`initial_policy`.
         config: settings of the updates.
         step: the step.
-        model: see :func:`initial_policy`.
 
     Raises:
         NoWeights: the initial weights are not at hand.
         LogGap: the checkpoint is missing, or holds the state of several processes.
         EngineUnavailable: DeepSpeed or peft is asked for and not installed.
     """
-    policy = initial_policy(checkpoints, model)
-    reference = initial_policy(checkpoints, model).model.eval() if config.kl_coef > 0 else None
+    policy = initial_policy(checkpoints, model, **spoken)
+    reference = copy.deepcopy(policy.model).eval() if config.kl_coef > 0 else None
     engine = engine_of(policy.model, config, reference)
     opened = Opened(policy, engine, engine.digest())
     if step:
