@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
+from commands.roles.process import role_command
 from schemas import decode
 from streams.log.connection import Connection
 from streams.log.embedded_broker import EmbeddedBroker
@@ -47,24 +47,8 @@ def worker(connection: Connection, folder: Path, app_id: str = "") -> Iterator[C
     """The pool worker as a process, ready to hear."""
     name = uuid.uuid4().hex[:8]
     ready = folder / f"{name}.ready"
-    child = Child(
-        "worker",
-        [
-            sys.executable,
-            "-m",
-            "cli",
-            "worker",
-            "--connection",
-            connection.to_json(),
-            "--datadir",
-            str(folder / name),
-            "--app-id",
-            app_id or f"pool-{name}",
-            "--ready-file",
-            str(ready),
-        ],
-        folder / "worker.log",
-    ).start()
+    options = ("--datadir", str(folder / name), "--app-id", app_id or f"pool-{name}", "--ready-file", str(ready))
+    child = Child("worker", role_command("worker", connection, *options), folder / "worker.log").start()
     try:
         child.await_file(ready, READY_S)
         yield child

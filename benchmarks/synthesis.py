@@ -30,6 +30,7 @@ from rich.table import Table
 
 from commands.config import load_config
 from commands.folder import RunFolder
+from commands.roles.process import role_command
 from environments.registry import load_tasks
 from schemas import make
 from schemas.events import BoundaryDetected, Evidence, SynthesisFailed, Task, TaskSeeded, TaskSynthesized, Zone
@@ -135,18 +136,8 @@ class Lane:
             "bench",
         )
         ready = self.folder.path / "ready"
-        command = [
-            sys.executable,
-            "-m",
-            "cli",
-            "synthesizer",
-            "--connection",
-            self.connection.to_json(),
-            "--run-folder",
-            str(self.folder.path),
-            "--ready-file",
-            str(ready),
-        ]
+        options = ("--run-folder", str(self.folder.path), "--ready-file", str(ready))
+        command = role_command("synthesizer", self.connection, *options)
         env = {"OMP_NUM_THREADS": "1"}
         self.service = Child("synthesizer", command, self.folder.logs / "synthesizer.log", env).start()
         self.service.await_file(ready, PATIENCE_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from commands.config import RunConfig
 from commands.folder import RunFolder
-from commands.roles.process import tell_end
+from commands.roles.process import role_command, tell_end
 from schemas.events import RunOutcome
 from streams.archive.archiver import restore
 from streams.archive.journal import clear, fill_in
@@ -127,9 +126,8 @@ class Fleet(AbstractContextManager):
         num, starter = self.config.trainer.num_processes, []
         if name == "trainer" and self.config.trainer.engine == "deepspeed" and num > 1:
             starter = ["-m", "torch.distributed.run", "--nproc-per-node", str(num), "--standalone"]
-        shared = ["--connection", self.connection.to_json(), "--run-folder", str(self.folder.path)]
-        ready = ["--ready-file", str(self.ready_file(name))]
-        return [sys.executable, *starter, "-m", "cli", role, *more, *shared, *ready]
+        more += ["--run-folder", str(self.folder.path), "--ready-file", str(self.ready_file(name))]
+        return role_command(role, self.connection, *more, starter=starter)
 
     def launch(self, name: str) -> None:
         """Start one process; its ready file goes first."""

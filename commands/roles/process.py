@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -98,6 +99,18 @@ def begin(
     return Process(config, broker, stop, run, ready_file)
 
 
+def role_command(role: str, connection: Connection, *options: str, starter: Sequence[str] = ()) -> list[str]:
+    """The command line of ``rods ROLE`` on a broker.
+
+    Args:
+        role: name of the command.
+        connection: the broker.
+        options: what follows the name.
+        starter: options of Python that start it, as ``-m torch.distributed.run``.
+    """
+    return [sys.executable, *starter, "-m", "cli", role, *options, "--connection", connection.to_json()]
+
+
 def stack_connection(config: RunConfig) -> Connection:
     """The broker of a stack.
 
@@ -135,13 +148,18 @@ def await_broker(ask: Callable[[], Sequence[str]], patience_s: float = BROKER_PA
             time.sleep(RETRY_EVERY_S)
 
 
-def was_left(events: Sequence[Event]) -> bool:
-    """Whether the last word of a run's start and end is an end before the last epoch: nobody drives it now.
+def last_word(events: Sequence[Event]) -> RunStarted | RunFinished | None:
+    """What was said last of a run's start and end; a run that goes on says RunStarted once more.
 
     Args:
-        events: of one run in log order, repeated ones too: a run that goes on says RunStarted once more.
+        events: of one run in log order, repeated ones too.
     """
-    last = next((event for event in reversed(events) if isinstance(event, RunStarted | RunFinished)), None)
+    return next((event for event in reversed(events) if isinstance(event, RunStarted | RunFinished)), None)
+
+
+def was_left(events: Sequence[Event]) -> bool:
+    """Whether the last word of a run is an end before the last epoch: nobody drives it now; see :func:`last_word`."""
+    last = last_word(events)
     return isinstance(last, RunFinished) and last.outcome is not RunOutcome.COMPLETED
 
 
@@ -154,11 +172,11 @@ def tell_end(connection: Connection, run_id: str, outcome: RunOutcome, reason: s
     log = KafkaLog(connection)
     try:
         events = EventReader(log, ("runs", "steps"), partitions_of(connection), run_id).catch_up()
-        words = [event for event in events if isinstance(event, RunStarted | RunFinished)]
-        if not words or isinstance(words[-1], RunFinished):
+        said = last_word(events)
+        if not isinstance(said, RunStarted):
             return
         steps = [event for event in events if isinstance(event, StepCompleted)]
-        last = max(steps, key=lambda done: done.step, default=words[-1])
+        last = max(steps, key=lambda done: done.step, default=said)
         log.append([end_of_run(last, outcome, reason)])
     finally:
         log.close()

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from commands.roles.process import role_command
 from schemas.credentials import CredentialError
 from streams.log import topics
 from streams.log.connection import Connection
@@ -73,22 +73,8 @@ def test_every_client_comes_through_tls_with_its_password(secured: tuple[Connect
     events = opening(3, 1, {"batch_size": 3})
     log.append(events)
     ready = tmp_path / "ready"
-    worker = Child(
-        "worker",
-        [
-            sys.executable,
-            "-m",
-            "cli",
-            "worker",
-            "--connection",
-            connection.to_json(),
-            "--datadir",
-            str(tmp_path / "d"),
-            "--ready-file",
-            str(ready),
-        ],
-        tmp_path / "worker.log",
-    ).start()
+    options = ("--datadir", str(tmp_path / "d"), "--ready-file", str(ready))
+    worker = Child("worker", role_command("worker", connection, *options), tmp_path / "worker.log").start()
     try:
         worker.await_file(ready, DEADLINE_S)
         reader = EventReader(KafkaLog(connection), ("batches",), partitions_of(connection), RUN, "test")

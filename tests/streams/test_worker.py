@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import signal
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ import fastavro
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from commands.roles.process import role_command
 from schemas import Event, decode
 from schemas.events import BatchPlanned, DeadLettered
 from streams.log.connection import Connection
@@ -48,24 +48,16 @@ class Worker:
 
     def start(self) -> Worker:
         ready = self.folder / f"{uuid.uuid4().hex}.ready"
-        self.child = Child(
-            "worker",
-            [
-                sys.executable,
-                "-m",
-                "cli",
-                "worker",
-                "--connection",
-                self.connection.to_json(),
-                "--datadir",
-                str(self.folder / uuid.uuid4().hex),
-                "--app-id",
-                self.app_id,
-                "--ready-file",
-                str(ready),
-            ],
-            self.folder / "worker.log",
-        ).start()
+        options = (
+            "--datadir",
+            str(self.folder / uuid.uuid4().hex),
+            "--app-id",
+            self.app_id,
+            "--ready-file",
+            str(ready),
+        )
+        command = role_command("worker", self.connection, *options)
+        self.child = Child("worker", command, self.folder / "worker.log").start()
         self.child.await_file(ready, DEADLINE_S)
         return self
 

@@ -16,6 +16,7 @@ import pytest
 
 from commands.config import load_config
 from commands.folder import RunFolder
+from commands.roles.process import role_command
 from environments.registry import load_tasks
 from schemas import make
 from schemas.events import BoundaryDetected, Event, SynthesisFailed, TaskSeeded, TaskSynthesized
@@ -75,18 +76,8 @@ class Bench:
         """Start one synthesizer and wait until it has folded the log."""
         ready = self.folder.path / f"{name}.ready"
         ready.unlink(missing_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            "cli",
-            "synthesizer",
-            "--connection",
-            self.connection.to_json(),
-            "--run-folder",
-            str(self.folder.path),
-            "--ready-file",
-            str(ready),
-        ]
+        options = ("--run-folder", str(self.folder.path), "--ready-file", str(ready))
+        command = role_command("synthesizer", self.connection, *options)
         child = Child(name, command, self.folder.logs / f"{name}.log").start()
         child.await_file(ready, 60)
         return child
